@@ -1,0 +1,71 @@
+"""What travels between the rooms: Row -> Sample -> Batch, and the two protocols that users' objects may follow.
+
+A Row names files and metadata, nothing decoded. A Sample is the plain dict that transforms take and give. A Batch is a
+dict of collated fields. Rows are values: nobody changes one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+import msgspec
+
+__all__ = ["Row", "Sample", "Batch", "Failure", "Transform", "Stateful"]
+
+Sample: TypeAlias = dict[str, Any]
+
+
+class Row(msgspec.Struct, frozen=True, gc=False):
+    """One entry of an index.
+
+    Attributes:
+        id: its place in the index, after query and limits: `dataset[id]`.
+        key: its unique sample id, as text.
+        values: the kept columns; files are still URLs or paths.
+        versions: for columns whose files have a known version (ETag, or size and mtime), that version.
+    """
+
+    id: int
+    key: str
+    values: dict[str, Any]
+    versions: Mapping[str, str] | None = None
+
+
+class Batch(dict[str, Any]):
+    """Collated fields of one step, with the stream they came from as attributes."""
+
+    stream_name: str | None = None
+    data_type: str | None = None
+    num_accum_rounds_left: int = 0
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """A row that could not be delivered: which, where in the pipeline, and why."""
+
+    key: str
+    row_id: int
+    url: str | None
+    stage: str
+    reason: str
+
+
+class Transform(Protocol):
+    """Any callable from a sample to a sample, to several (fan-out), or to None (drop)."""
+
+    def __call__(self, sample: Sample, /) -> Sample | Iterable[Sample] | None:
+        """Makes the next form of the sample; may change and return the dict it was given."""
+        ...
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """Anything whose delivery can be stopped and gone on with."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """A small JSON-able copy of where delivery stands."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any], /) -> None:
+        """Goes on from there at the next `iter()`."""
+        ...
