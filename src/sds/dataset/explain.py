@@ -1,0 +1,43 @@
+"""What a dataset will do, in words. Comes in: its options, index and plan. Goes out: text, a fact a line."""
+
+from __future__ import annotations
+
+from sds.dataset.options import Options
+from sds.index import Index
+from sds.plan import Plan
+from sds.units import format_bytes
+from sds.urls import redact
+from sds.world import World
+
+__all__ = ["explain"]
+
+
+def explain(options: Options, index: Index, plan: Plan, world: World) -> str:
+    """A line per decision: what is read, how many rows are left and why, in which order, by whom, cached how."""
+    facts = index.facts
+    src = redact(options.src) if isinstance(options.src, str) else str(options.src)
+    rank, size = world.replica
+    lines = [
+        f"source: {src} ({facts.kind}: {facts.num_index_files} index files, {facts.num_sample_files} sample files)",
+        f"rows: {facts.rows} of {facts.rows_at_source} at the source",
+    ]
+    if options.index.sql_query is not None:
+        share = facts.rows_after_query / facts.rows_at_source if facts.rows_at_source else 0.0
+        lines.append(f"query: {facts.rows_after_query} rows ({share:.1%}): {options.index.sql_query.strip()}")
+    if facts.rows_left_out:
+        lines.append(
+            f"left out: {facts.rows_left_out} rows without a value in {list(index.columns_to_download)} "
+            "(allow_missing_columns=True keeps them)"
+        )
+    if options.index.max_size is not None:
+        lines.append(f"max_size: {options.index.max_size}")
+    lines.append(f"index: {'used where it lies' if facts.in_place else 'memory-mapped Arrow'}: {facts.path}")
+    columns = list(index.columns_to_download)
+    lines.append(f"download: {columns}" if columns else "download: nothing (metadata only)")
+    shuffle = "none, index order (scan)" if plan.seed is None else f"global, seed {plan.seed}, anew each epoch (take)"
+    lines.append(f"shuffle: {shuffle}")
+    lines.append(f"partition: rank {rank} of {size}: {-(-plan.length(0) // size)} samples an epoch, interleaved")
+    fetch = options.fetch
+    limit = "no limit" if fetch.limit is None else f"limit {format_bytes(fetch.limit)}"
+    lines.append(f"cache: {fetch.dst} ({limit}, policy {fetch.policy}); prefetch {options.prefetch} samples")
+    return "\n".join(lines)

@@ -1,0 +1,198 @@
+"""The keywords of StreamingDataset, sorted into one frozen value per room, and checked.
+
+Comes in: flat keywords, as users know them. Goes out: Options, whose parts each room understands. An unknown or
+impossible value is an OptionError that names its keyword.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+
+from sds.errors import OptionError
+from sds.fetch import FetchOptions
+from sds.fetch.evict import POLICIES
+from sds.index import IndexOptions
+from sds.types import DataType, Transform
+from sds.units import parse_bytes
+from sds.urls import is_remote
+
+__all__ = ["Options", "FailureOptions", "check_choice", "check_count", "default_dst"]
+
+
+@dataclass(frozen=True)
+class FailureOptions:
+    """What happens when a sample cannot be made.
+
+    Attributes:
+        on_error: 'skip' counts it and goes on, 'raise' raises in the training loop.
+        max_failures: the budget of 'skip': an int is a count, a float a share of attempts.
+        print_exceptions: log each failure.
+        print_traceback: log each failure with its traceback.
+    """
+
+    on_error: str = "skip"
+    max_failures: int | float = 0.1
+    print_exceptions: bool = False
+    print_traceback: bool = False
+
+    def __post_init__(self) -> None:
+        check_choice("on_error", self.on_error, ("skip", "raise"))
+        budget = self.max_failures
+        is_count = isinstance(budget, int) and not isinstance(budget, bool) and budget >= 0
+        is_share = isinstance(budget, float) and 0.0 <= budget <= 1.0
+        if not (is_count or is_share):
+            hint = "an int is a count of failures, a float between 0 and 1 a share of attempts"
+            raise OptionError(f"max_failures is neither a count nor a share: {budget!r}", hint=hint)
+
+
+@dataclass(frozen=True)
+class Options:
+    """All that a dataset was asked for, by room."""
+
+    src: Any
+    name: str
+    index: IndexOptions
+    fetch: FetchOptions
+    failures: FailureOptions
+    transforms: tuple[Transform, ...] = ()
+    pre_download_transforms: tuple[Transform, ...] = ()
+    data_type: str | None = None
+    shuffle_seed: int | None = None
+    prefetch: int = 128
+    refill_below: int | None = None
+    not_yet: tuple[str, ...] = field(default=(), compare=False)
+
+
+# keyword -> (the value that means "not used", what it will do): gone from here when its room is built
+_NOT_YET: Mapping[str, tuple[Any, str]] = {
+    "lazy_index_chunk_size": (None, "reading the index in chunks"),
+    "weight_col_name": (None, "weights"),
+    "cache_ttl": (None, "a time to live of cached files"),
+    "revalidate": ("never", "asking the store whether an object changed"),
+    "infinite_iteration": (False, "iteration without an end"),
+    "unaligned_worker_index": (False, "an index of each worker's own"),
+}
+
+
+def refuse_not_yet(given: Mapping[str, Any]) -> None:
+    """A keyword whose room is not built yet is refused, never ignored."""
+    for keyword, (unused, meaning) in _NOT_YET.items():
+        if given[keyword] != unused:
+            raise OptionError(
+                f"{keyword} is not available yet: {given[keyword]!r} ({meaning})",
+                hint=f"leave {keyword} out in this version; the CHANGELOG says when it comes",
+            )
+
+
+def sort_keywords(given: Mapping[str, Any]) -> Options:
+    """Makes Options out of the constructor's keywords."""
+    refuse_not_yet(given)
+    check_choice("revalidate", given["revalidate"], ("never", "run", "always"))
+    check_choice("cache_policy", given["cache_policy"], POLICIES)
+    for keyword in ("lazy_index_num_threads", "lazy_index_prefetch_factor", "num_downloading_workers"):
+        check_count(keyword, given[keyword], minimum=1)
+    check_count("num_downloading_retries", given["num_downloading_retries"], minimum=0)
+    check_count("prefetch", given["prefetch"], minimum=0)
+    if given["min_num_pending_tasks_thresh"] is not None:
+        check_count("min_num_pending_tasks_thresh", given["min_num_pending_tasks_thresh"], minimum=0)
+    seed = given["shuffle_seed"]
+    if seed is not None:
+        check_count("shuffle_seed", seed, minimum=-1)
+    timeout = given["timeout"]
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout < 86400:
+        raise OptionError(f"timeout is not a number of seconds: {timeout!r}", hint="give seconds, such as timeout=60")
+    settings = given["storage_options"] or {}
+    if not isinstance(settings, Mapping):
+        raise OptionError("storage_options is not a dict", hint="storage_options={'endpoint': ..., 'region': ...}")
+    limit = given["cache_limit"]
+    dst, name = given["dst"], given["name"] or _name_of(given["src"])
+    return Options(
+        src=given["src"],
+        name=name,
+        index=IndexOptions(
+            columns_to_download=given["columns_to_download"],
+            index_col_name=None if given["index_col_name"] == "index" else given["index_col_name"],
+            allow_missing_columns=bool(given["allow_missing_columns"]),
+            index_cols_to_keep=given["index_cols_to_keep"],
+            sql_query=given["sql_query"],
+            max_size=given["max_size"],
+            max_index_files_to_use=given["max_index_files_to_use"],
+        ),
+        fetch=FetchOptions(
+            dst=str(default_dst(name) if dst is None else _local(dst)),
+            limit=None if limit is None else parse_bytes(limit, option="cache_limit"),
+            policy=given["cache_policy"],
+            num_connections=given["num_downloading_workers"],
+            num_retries=given["num_downloading_retries"],
+            timeout_s=float(timeout),
+            settings=dict(settings),
+        ),
+        failures=FailureOptions(
+            given["on_error"], given["max_failures"], bool(given["print_exceptions"]), bool(given["print_traceback"])
+        ),
+        transforms=_transforms("transforms", given["transforms"]),
+        pre_download_transforms=_transforms("pre_download_transforms", given["pre_download_transforms"]),
+        data_type=_data_type(given["data_type"]),
+        shuffle_seed=seed,
+        prefetch=given["prefetch"],
+        refill_below=given["min_num_pending_tasks_thresh"],
+    )
+
+
+def check_choice(keyword: str, value: Any, choices: Iterable[str]) -> None:
+    """One of a few words, or an OptionError that names the keyword."""
+    if value not in tuple(choices):
+        raise OptionError(f"{keyword} is unknown: {value!r}", hint="one of " + ", ".join(map(repr, choices)))
+
+
+def check_count(keyword: str, value: Any, *, minimum: int) -> None:
+    """A whole number of at least `minimum`, or an OptionError that names the keyword."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+        raise OptionError(f"{keyword} is impossible: {value!r}", hint=f"a whole number of at least {minimum}")
+
+
+def default_dst(name: str) -> Path:
+    """Where a dataset's cache lies when nobody says: SDS_CACHE_DIR or the user's cache folder, by name."""
+    base = os.environ.get("SDS_CACHE_DIR") or platformdirs.user_cache_dir("sds", appauthor=False)
+    return Path(base) / name
+
+
+def _name_of(src: Any) -> str:
+    """A folder name that says what it is, and differs for different sources."""
+    text = str(src) if isinstance(src, str | os.PathLike) else repr(src)[:4096]
+    stem = re.sub(r"[^A-Za-z0-9]+", "-", re.split(r"[/\\]", text.rstrip("/"))[-1].partition("?")[0]).strip("-")[:40]
+    return f"{stem or 'dataset'}-{hashlib.blake2b(text.encode(), digest_size=4).hexdigest()}"
+
+
+def _local(dst: str | os.PathLike[str]) -> Path:
+    if not isinstance(dst, str | os.PathLike):
+        raise OptionError(f"dst is not a path: {dst!r}", hint="give a local folder")
+    if is_remote(os.fspath(dst)):
+        raise OptionError(f"dst is not a local folder: {dst}", hint="the cache lies on a disk of this machine")
+    return Path(os.path.abspath(os.path.expanduser(os.fspath(dst))))
+
+
+def _transforms(keyword: str, given: Sequence[Transform] | Callable[..., Any] | None) -> tuple[Transform, ...]:
+    chain = () if given is None else tuple(given) if isinstance(given, Iterable) else (given,)
+    for transform in chain:
+        if not callable(transform):
+            raise OptionError(f"{keyword} has an entry that cannot be called: {transform!r}", hint="give callables")
+    return chain
+
+
+def _data_type(given: str | DataType | None) -> str | None:
+    if given is None:
+        return None
+    try:
+        return DataType(given).value
+    except ValueError:
+        hint = "one of " + ", ".join(repr(kind.value) for kind in DataType)
+        raise OptionError(f"data_type is unknown: {given!r}", hint=hint) from None

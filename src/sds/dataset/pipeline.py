@@ -1,0 +1,151 @@
+"""Row -> Sample: the path of one sample through fetch and transforms, in one place.
+
+Comes in: a Row and the epoch. `prepare` makes its Job: the dict it starts as, and the files it needs. `finish` waits
+for the files and runs the transforms. Goes out: the samples it became (one; none if dropped; several if fanned out),
+or an error that names the row and the stage.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from sds.dataset.options import Options
+from sds.errors import SampleError, SchemaError, SdsError, TransformError
+from sds.events import Tally
+from sds.fetch import Ticket
+from sds.fetch.protocol import File
+from sds.index import Index
+from sds.plan import Plan
+from sds.seeds import derive_key
+from sds.types import Row, Sample, Transform
+
+__all__ = ["Job", "Pipeline"]
+
+_BLOCK = 64  # rows are looked up in blocks: a lookup has a fixed cost
+
+
+class Job:
+    """One row on its way to being a sample."""
+
+    __slots__ = ("columns", "epoch", "error", "files", "position", "row", "sample")
+
+    def __init__(self, row: Row, epoch: int, position: int) -> None:
+        self.row = row
+        self.epoch = epoch
+        self.position = position
+        self.sample: Sample = {}
+        self.columns: list[str] = []
+        self.files: list[File] = []
+        self.error: SdsError | None = None  # it failed before anything was fetched
+
+
+class Pipeline:
+    """What turns positions of an epoch into samples. Holds no position of its own, so any thread may use it."""
+
+    def __init__(self, index: Index, plan: Plan, options: Options, tally: Tally) -> None:
+        self.index = index
+        self.plan = plan
+        self.options = options
+        self.tally = tally
+
+    def jobs(self, epoch: int, positions: Iterable[np.ndarray[Any, np.dtype[np.int64]]]) -> Iterator[Job]:
+        """Jobs for arrays of positions, in order."""
+        order = self.plan.order(epoch)
+        for block in positions:
+            for start in range(0, len(block), _BLOCK):
+                part = block[start : start + _BLOCK]
+                rows = self.index.rows(order[part])
+                for row, position in zip(rows, part.tolist(), strict=True):
+                    yield self.prepare(row, epoch, position)
+
+    def prepare(self, row: Row, epoch: int, position: int) -> Job:
+        """The dict that a row starts as, and the files that it needs."""
+        job = Job(row, epoch, position)
+        sample = job.sample = {
+            **row.values,
+            "__sample_key__": row.key,
+            "__epoch__": epoch,
+            "__random_seed__": derive_key(self.options.shuffle_seed or 0, "sample", epoch, row.key),
+        }
+        if self.options.data_type is not None:
+            sample["__data_type__"] = self.options.data_type
+        try:
+            for transform in self.options.pre_download_transforms:
+                result = self._call(transform, job.sample, row)
+                if not isinstance(result, dict):
+                    hint = "a pre-download transform takes one dict and returns one"
+                    raise TransformError(f"{transform!r} returned no dict: {type(result).__name__}", hint=hint)
+                job.sample = result
+            self._collect_files(job)
+        except SdsError as error:
+            job.error = _told(error, row)
+        return job
+
+    def _collect_files(self, job: Job) -> None:
+        versions = job.row.versions or {}
+        for column in self.index.columns_to_download:
+            url = job.sample.get(column)
+            if url is None:
+                continue  # missing values are left out of the plan, or allowed
+            if not isinstance(url, str):
+                hint = "columns_to_download names columns of URLs or paths; leave this one out, or make it text"
+                raise SchemaError(f"column to download holds no text: {column!r} has {type(url).__name__}", hint=hint)
+            job.columns.append(column)
+            # a version belongs to the URL that the index gave; a pre-download transform may have chosen another
+            job.files.append((url, versions.get(column) if url == job.row.values.get(column) else None))
+
+    def finish(self, job: Job, ticket: Ticket) -> list[Sample]:
+        """Waits for the files and runs the transforms; errors name row and stage."""
+        if job.error is not None:
+            raise job.error
+        try:
+            with self.tally.waiting("fetch"):
+                paths = ticket.take()
+            job.sample.update(zip(job.columns, paths, strict=True))
+            samples = [job.sample]
+            for transform in self.options.transforms:
+                samples = [after for before in samples for after in self._several(transform, before, job.row)]
+        except SdsError as error:
+            _told(error, job.row)
+            raise
+        return samples
+
+    def _several(self, transform: Transform, sample: Sample, row: Row) -> list[Sample]:
+        """What a transform makes of a sample, as a list: [] dropped, one, or many."""
+        result = self._call(transform, sample, row)
+        if result is None:
+            return []
+        if isinstance(result, dict):
+            return [result]
+        several = result if isinstance(result, list) else None
+        if several is None or not all(isinstance(each, dict) for each in several):
+            hint = "a transform returns a dict, several dicts (list or generator), or None to drop the sample"
+            raise TransformError(f"{transform!r} returned {type(result).__name__}", hint=hint)
+        return several
+
+    def _call(self, transform: Transform, sample: Sample, row: Row) -> Any:
+        start = time.perf_counter()
+        try:
+            result = transform(sample)
+            if result is not None and not isinstance(result, dict | str | bytes) and isinstance(result, Iterable):
+                # a generator's work, and its errors, belong to this call; a Mapping of another kind becomes a dict
+                result = dict(result) if isinstance(result, Mapping) else list(result)
+        except SdsError:
+            raise
+        except Exception as error:
+            hint = "on_error='skip' goes on without such samples, within max_failures"
+            raise TransformError(f"transform failed: {transform!r}: {error!r}", hint=hint) from error
+        finally:
+            self.tally.add_busy(getattr(transform, "stage", "transform"), start, subject=row.key)
+        return result
+
+
+def _told(error: SdsError, row: Row) -> SdsError:
+    """The error, with the row and the stage it speaks of filled in."""
+    error.key = error.key or row.key
+    error.stage = error.stage or ("transform" if isinstance(error, SampleError) else "fetch")
+    return error

@@ -1,0 +1,111 @@
+"""What happens to a sample that cannot be made: raised, or counted against a budget and quarantined.
+
+Comes in: each attempt and each error. Goes out: nothing while the budget lasts, then TooManyFailures with the first
+cause chained. Nothing is swallowed: every failure is counted, and the quarantine says which rows, where and why.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable
+
+from sds.dataset.options import FailureOptions
+from sds.errors import SdsError, TooManyFailures
+from sds.events import Tally
+from sds.types import Failure, Row
+
+__all__ = ["FailurePolicy"]
+
+log = logging.getLogger("sds")
+
+_ALL_OF_THE_FIRST = 8  # when these all fail, something is wrong with all of them
+_SHARE_FROM = 50  # a share of fewer attempts means little
+_MAX_QUARANTINED = 10_000  # rows remembered with their reasons; the count goes on
+
+
+class FailurePolicy:
+    """Counts attempts and failures of one process. Safe from many threads."""
+
+    def __init__(self, options: FailureOptions, tally: Tally) -> None:
+        self.options = options
+        self._tally = tally
+        self._lock = threading.Lock()
+        self._quarantine: list[Failure] = []
+        self._num_attempts = 0
+        self._num_failures = 0
+        self._num_reported = 0
+        self._attempts_reported = 0
+        self._first: SdsError | None = None
+
+    def succeeded(self) -> None:
+        """One more sample was made."""
+        with self._lock:
+            self._num_attempts += 1
+
+    def failed(self, row: Row, error: SdsError) -> None:
+        """One more sample could not be made: raises it, or counts it, or raises that it was one too many."""
+        if self.options.on_error == "raise":
+            raise error
+        self.record([Failure(row.key, row.id, error.url, error.stage or "transform", error.message)], 1, error)
+        if self.options.print_exceptions or self.options.print_traceback:
+            trace = error if self.options.print_traceback else None
+            log.warning("sample %s failed: %s", row.key, error.message, exc_info=trace)
+        else:
+            log.debug("sample %s failed: %s", row.key, error.message)
+
+    def record(self, failures: Iterable[Failure], num_attempts: int, first: SdsError | None = None) -> None:
+        """Counts failures, one's own or those that a worker process reports, against the budget."""
+        failures = list(failures)
+        with self._lock:
+            self._num_attempts += num_attempts
+            self._num_failures += len(failures)
+            self._quarantine += failures[: max(0, _MAX_QUARANTINED - len(self._quarantine))]
+            self._first = self._first or first
+            spent = self._is_spent()
+        self._tally.count("failures", len(failures))
+        if spent:
+            raise self._too_many()
+
+    def end_of_epoch(self) -> None:
+        """An epoch in which everything failed is an error, however small it was."""
+        with self._lock:
+            nothing = self._num_attempts > 0 and self._num_failures == self._num_attempts
+        if nothing and self.options.on_error == "skip":
+            raise self._too_many()
+
+    def quarantine(self) -> list[Failure]:
+        """The rows that failed, each failure once."""
+        with self._lock:
+            return list(self._quarantine)
+
+    def drain(self) -> tuple[list[Failure], int]:
+        """In a worker process: failures and attempts since the last drain, for the main process to record."""
+        with self._lock:
+            failures = self._quarantine[self._num_reported :]
+            attempts = self._num_attempts - self._attempts_reported
+            self._num_reported, self._attempts_reported = len(self._quarantine), self._num_attempts
+            return failures, attempts
+
+    def _is_spent(self) -> bool:
+        budget = self.options.max_failures
+        if isinstance(budget, int):
+            return self._num_failures > budget
+        if self._num_failures == self._num_attempts and self._num_attempts >= _ALL_OF_THE_FIRST:
+            return True
+        return self._num_attempts >= _SHARE_FROM and self._num_failures > budget * self._num_attempts
+
+    def _too_many(self) -> TooManyFailures:
+        first = self._quarantine[0]
+        budget = self.options.max_failures
+        allowed = f"max_failures={budget}" + ("" if isinstance(budget, int) else " as a share")
+        error = TooManyFailures(
+            f"too many samples failed: {self._num_failures} of {self._num_attempts} ({allowed}); the first was "
+            f"{first.key!r} at stage {first.stage}: {first.reason}",
+            hint="dataset.quarantine() lists them; mend the data, or raise max_failures",
+            url=first.url,
+            key=first.key,
+            stage=first.stage,
+        )
+        error.__cause__ = self._first
+        return error

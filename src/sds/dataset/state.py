@@ -1,0 +1,84 @@
+"""State: the smallest value from which delivery goes on exactly, and what it is compared with.
+
+Comes in: a dict from a checkpoint. Goes out: epoch and position, or an error that names what differs. A state is a few
+integers and hashes; everything else is derived. It speaks of what was handed to the caller, not of what was prefetched.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import msgspec
+
+from sds.errors import StateError, StateMismatch, StateVersion
+
+__all__ = ["State", "PlanKey"]
+
+VERSION = 1
+
+
+class PlanKey(msgspec.Struct, frozen=True):
+    """What an order is a function of."""
+
+    fingerprint: str
+    rows: int
+    seed: int | None
+    query: str | None
+
+    @staticmethod
+    def hash_query(query: str | None) -> str | None:
+        """A query as a state remembers it."""
+        return None if query is None else hashlib.blake2b(query.encode(), digest_size=8).hexdigest()
+
+
+class State(msgspec.Struct, frozen=True):
+    """Where delivery stands: the next position of an epoch. `lane` is only set inside a worker of a plain loader."""
+
+    key: PlanKey
+    epoch: int
+    position: int
+    lane: tuple[int, int, int] | None = None  # (worker, number of workers, samples this worker has handed out)
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON-able copy."""
+        return {"version": VERSION, **msgspec.to_builtins(self)}
+
+    @classmethod
+    def from_dict(cls, state: Any) -> State:
+        """Reads what `to_dict` wrote."""
+        if not isinstance(state, dict) or "version" not in state:
+            hint = "give what state_dict() returned"
+            raise StateError(f"this is not a state of sds: {type(state).__name__}", hint=hint)
+        if state["version"] != VERSION:
+            raise StateVersion(
+                f"state has version {state['version']!r}, this release reads {VERSION}",
+                hint="load it with the release of sds that wrote it",
+            )
+        try:
+            return msgspec.convert({k: v for k, v in state.items() if k != "version"}, cls)
+        except msgspec.ValidationError as error:
+            raise StateError(f"state is damaged: {error}", hint="give what state_dict() returned") from None
+
+    def check(self, key: PlanKey, *, strict: bool = True) -> None:
+        """Raises StateMismatch if this state belongs to another order than `key`'s."""
+        mine = self.key
+        if mine.query != key.query:
+            raise StateMismatch(
+                "state is of another sql_query", hint="construct the dataset with the query of the checkpointed run"
+            )
+        if mine.seed != key.seed:
+            raise StateMismatch(
+                f"state is of another shuffle_seed: {mine.seed}, this dataset has {key.seed}",
+                hint=f"construct the dataset with shuffle_seed={mine.seed}",
+            )
+        if strict and (mine.fingerprint, mine.rows) != (key.fingerprint, key.rows):
+            raise StateMismatch(
+                f"state is of another index: {mine.rows} rows, fingerprint {mine.fingerprint}; "
+                f"this one has {key.rows} rows, fingerprint {key.fingerprint}",
+                hint="load_state_dict(state, strict=False) goes on at the same position of the new index",
+            )
+        if not 0 <= self.position <= key.rows:
+            raise StateMismatch(
+                f"state's position is outside the index: {self.position} of {key.rows}", hint="is this the right index?"
+            )

@@ -1,0 +1,405 @@
+"""StreamingDataset: the rooms joined. An index, a plan, a fetch client and a pipeline behind torch's IterableDataset.
+
+Comes in: a source and keywords. Goes out: samples, in an order that is a pure function of (index, seed, epoch), one
+lane per rank and worker; or any sample by its row. The state says what was handed out, and a copy goes on from there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, overload
+
+import numpy as np
+import torch
+from torch.utils.data import IterableDataset
+
+from sds.dataset import options as opts
+from sds.dataset.delivery import Delivery
+from sds.dataset.explain import explain
+from sds.dataset.leases import Leases
+from sds.dataset.mapstyle import MapView, get_several
+from sds.dataset.pipeline import Pipeline
+from sds.dataset.policy import FailurePolicy
+from sds.dataset.state import PlanKey, State
+from sds.dataset.workers import Epochs, is_worker, worker_identity
+from sds.errors import OptionError, StateError
+from sds.events import Stats, Tally
+from sds.fetch import FetchClient, prefetched
+from sds.index import Index, open_index
+from sds.plan import Plan, lanes
+from sds.seeds import draw_seed
+from sds.types import DataType, Failure, Sample, Transform
+from sds.world import World
+
+__all__ = ["StreamingDataset"]
+
+_BLOCK = 1024  # positions computed at once: a permutation has a fixed cost per call
+_RANDOM_ACCESS_LEASES = 64
+_WORKER_LEASES = 512  # a worker cannot see how far its loader's caller is: it keeps the files of so many samples
+
+
+class StreamingDataset(IterableDataset[Sample]):
+    """Streams the samples that an index names, from wherever they are.
+
+    Args:
+        src: an index file (CSV, TSV, Parquet, JSON, JSON lines), a folder, a wildcard, a text list of files, or a list
+            of those; local, file://, s3://, gs://, az:// or http(s)://.
+        dst: the cache folder. Default: the user's cache dir / sds / <name>.
+        transforms: callables from dict to dict (or to several dicts, or None), run in order.
+        pre_download_transforms: the same, before anything is fetched; they may choose what to fetch.
+        columns_to_download: columns that hold URLs or paths; after fetching they hold local paths. For a folder: the
+            extensions. []: metadata only. None: every extension of a folder, no column of a table.
+        index_col_name: the column with the unique sample id.
+        data_type: 'image', 'video', 'audio', 'text' or '<kind>_latent'; samples carry it.
+        allow_missing_columns: keep rows without a value to download, with None.
+        index_cols_to_keep: columns that samples get. None: all.
+        sql_query: a SELECT in DuckDB's SQL over a table named `dataframe`.
+        max_size: at most so many rows, after the query.
+        max_index_files_to_use: at most so many index files.
+        weight_col_name: not available yet.
+        shuffle_seed: None keeps the order; >= 0 shuffles globally, anew each epoch; -1 draws a seed on rank 0.
+        lazy_index_chunk_size: not available yet.
+        lazy_index_num_threads: threads that read a lazy index ahead.
+        lazy_index_prefetch_factor: chunks of a lazy index read ahead.
+        min_num_pending_tasks_thresh: how few samples may be left in the prefetch window when it is filled again.
+        num_downloading_workers: downloads at once, over all processes of the node.
+        prefetch: samples fetched ahead of use, per process.
+        num_downloading_retries: how often a request that may yet succeed is tried again.
+        timeout: seconds that a connection may be silent, and that a download may wait for room in the cache.
+        cache_limit: bytes of objects on disk, as a number or "10gb"; None: no limit.
+        cache_policy: 'keep' holds a resident set, the optimum when each sample is used once per epoch; or 'lru'.
+        cache_ttl: not available yet.
+        revalidate: 'never': a URL without a version in the index never changes. Others are not available yet.
+        on_error: 'skip' counts a broken sample and goes on, 'raise' raises in the training loop.
+        max_failures: the budget of 'skip': an int is a count; a float is a share of attempts.
+        print_exceptions: log each failure.
+        print_traceback: log each failure with its traceback.
+        infinite_iteration: not available yet.
+        unaligned_worker_index: not available yet.
+        name: names the cache folder when there is no `dst`.
+        world: this process among the others. Default: detected when iteration begins.
+        storage_options: endpoint, region, access_key_id, secret_access_key, session_token, anonymous, requester_pays;
+            flat, or one dict per scheme.
+
+    Raises:
+        OptionError: a keyword is unknown or impossible.
+        SourceError: the source is missing, empty, broken, or lacks a column.
+    """
+
+    def __init__(
+        self,
+        src: Any,
+        dst: str | os.PathLike[str] | None = None,
+        *,
+        transforms: Sequence[Transform] | None = None,
+        pre_download_transforms: Sequence[Transform] | None = None,
+        columns_to_download: Sequence[str] | None = None,
+        index_col_name: str = "index",
+        data_type: str | DataType | None = None,
+        allow_missing_columns: bool = False,
+        index_cols_to_keep: Sequence[str] | None = None,
+        sql_query: str | None = None,
+        max_size: int | None = None,
+        max_index_files_to_use: int | None = None,
+        weight_col_name: str | None = None,
+        shuffle_seed: int | None = None,
+        lazy_index_chunk_size: int | None = None,
+        lazy_index_num_threads: int = 2,
+        lazy_index_prefetch_factor: int = 3,
+        min_num_pending_tasks_thresh: int | None = None,
+        num_downloading_workers: int = 64,
+        prefetch: int = 128,
+        num_downloading_retries: int = 3,
+        timeout: float = 60.0,
+        cache_limit: str | int | None = "10gb",
+        cache_policy: str = "keep",
+        cache_ttl: float | None = None,
+        revalidate: str = "never",
+        on_error: str = "skip",
+        max_failures: float = 0.1,
+        print_exceptions: bool = False,
+        print_traceback: bool = False,
+        infinite_iteration: bool = False,
+        unaligned_worker_index: bool = False,
+        name: str | None = None,
+        world: World | None = None,
+        storage_options: dict[str, Any] | None = None,
+    ) -> None:
+        given = {k: v for k, v in locals().items() if k not in ("self", "__class__", "world")}
+        self._options = opts.sort_keywords(given)
+        self._world = world
+        client = FetchClient(self._options.fetch)
+        self._index: Index = open_index(
+            src, self._options.index, folder=Path(self._options.fetch.dst) / "index", remote=lambda: client
+        )
+        self._seed = _resolve_seed(self._options.shuffle_seed, self.world)
+        self._epochs = Epochs()
+        self._cursor: tuple[int, int] | None = None  # (epoch, position) of what was handed out; None: nothing yet
+        self._lane: tuple[int, int, int] | None = None
+        self._loaded: State | None = None  # where the next iter() goes on
+        self._adopt()
+
+    # ---- what it has ------------------------------------------------------------------------------------------------
+
+    @property
+    def delivery(self) -> Delivery:
+        """This process's way from rows to samples."""
+        if self._pid != os.getpid():
+            self._adopt()
+        return self._delivery
+
+    @property
+    def world(self) -> World:
+        """This process among the others: given, or detected."""
+        return self._world or World.detect()
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of the index's content, after query and limits."""
+        return self._index.fingerprint
+
+    @property
+    def schema(self) -> Any:
+        """The Arrow schema of the index's rows."""
+        return self._index.schema
+
+    @property
+    def name(self) -> str:
+        """The dataset's name."""
+        return self._options.name
+
+    @property
+    def data_type(self) -> str | None:
+        """What its samples are, where that was said."""
+        return self._options.data_type
+
+    def __len__(self) -> int:
+        return self.plan.length(self.epoch)
+
+    def __repr__(self) -> str:
+        return f"StreamingDataset({self._options.src!r}, {len(self._index)} rows, seed {self._seed})"
+
+    def explain(self) -> str:
+        """What will happen, in words: source, rows, order, partition, cache."""
+        return explain(self._options, self._index, self.plan, self.world)
+
+    def stats(self) -> Stats:
+        """What happened so far in this process (and, under our loaders, in its workers)."""
+        return self._tally.stats()
+
+    def quarantine(self) -> list[Failure]:
+        """The rows that failed, with stage and reason."""
+        return self.delivery.policy.quarantine()
+
+    # ---- iteration --------------------------------------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[Sample]:
+        """This rank's and worker's samples of the current epoch, from its start or from where a loaded state says."""
+        worker, num_workers = worker_identity()
+        rank, size = self.world.replica
+        epoch, start, taken = self._begin(worker, num_workers)
+        lane = lanes(self.plan.length(epoch), start, size, rank, num_workers, worker)
+        delivery = self.delivery
+        held = Leases(_WORKER_LEASES, self._worker_bytes(num_workers)) if is_worker() else Leases(1)
+        self._tally.begin()
+        # positions of this lane, from where it stands
+        blocks = (np.asarray(lane[k : k + _BLOCK]) for k in range(taken, len(lane), _BLOCK))
+        # -> jobs: rows with the files that they need
+        jobs = delivery.pipeline.jobs(epoch, blocks)
+        # -> tickets: the files of the next ones are on their way
+        window = prefetched(self._client, jobs, lambda job: job.files, *self.window)
+        try:
+            for k, (job, ticket) in enumerate(window, start=taken):
+                tickets: list[Any] = []
+                # -> samples: decoded, transformed; a row that failed is counted and left out
+                samples = delivery.deliver(job, ticket, tickets) or []
+                held.hold(tickets)
+                self._cursor, self._lane = (epoch, lane.stop(k)), (worker, num_workers, k + 1)
+                self._lane_start = start
+                for sample in samples:
+                    self._tally.delivered(1, batches=0)
+                    yield sample
+            delivery.policy.end_of_epoch()
+            self._end(epoch, worker)
+        finally:
+            window.close()  # type: ignore[attr-defined]  # a generator
+            held.release()
+
+    def _begin(self, worker: int, num_workers: int) -> tuple[int, int, int]:
+        """(epoch, start position, samples of this lane already handed out)."""
+        loaded, self._loaded = self._loaded, None
+        if is_worker():
+            epoch = self._epochs.begin(worker, num_workers)
+        else:
+            epoch = self._epochs.current()
+            self._epochs.set(epoch)
+        if loaded is None:
+            self._cursor = (epoch, 0)
+            return epoch, 0, 0
+        if loaded.lane is None:
+            return loaded.epoch, loaded.position, 0
+        if loaded.lane[:2] != (worker, num_workers):
+            raise StateError(
+                f"state is of worker {loaded.lane[0]} of {loaded.lane[1]}, this is worker {worker} of {num_workers}",
+                hint="a StatefulDataLoader goes on with the same num_workers; StreamingDataLoader with any",
+            )
+        return loaded.epoch, loaded.position, loaded.lane[2]
+
+    def _end(self, epoch: int, worker: int) -> None:
+        if is_worker():
+            self._epochs.finish(worker, epoch)
+            self._cursor, self._lane = (epoch + 1, 0), None
+        else:
+            self.finish(epoch)
+
+    def begin(self) -> tuple[int, int]:
+        """For a loader: (epoch, position) of where to begin; a loaded state is used up by it."""
+        epoch, start, _ = self._begin(0, 1)
+        return epoch, start
+
+    def finish(self, epoch: int) -> None:
+        """For a loader: an epoch is over, and the next one comes."""
+        self._epochs.set(epoch + 1)
+        self._cursor, self._lane = (epoch + 1, 0), None
+
+    @property
+    def window(self) -> tuple[int, int | None]:
+        """How many samples to fetch ahead, and how few may be left when the next are asked for."""
+        return self._options.prefetch, self._options.refill_below
+
+    def _worker_bytes(self, num_workers: int) -> int | None:
+        limit = self._options.fetch.limit
+        return None if limit is None else limit // (4 * num_workers)
+
+    # ---- random access ----------------------------------------------------------------------------------------------
+
+    @overload
+    def __getitem__(self, i: int) -> Sample: ...
+    @overload
+    def __getitem__(self, i: slice) -> list[Sample]: ...
+    def __getitem__(self, i: int | slice) -> Sample | list[Sample]:
+        """The sample of row i of the index (after query and limits), whatever the shuffle; or those of a slice."""
+        if isinstance(i, slice):
+            return self.__getitems__(list(range(*i.indices(len(self._index)))))
+        (sample,) = get_several(self.delivery, self.epoch, [i], self._random_leases)
+        return sample  # type: ignore[no-any-return]
+
+    def __getitems__(self, ids: Sequence[int]) -> list[Sample]:
+        """The samples of several rows, fetched and decoded side by side; torch's fetchers call this."""
+        return get_several(self.delivery, self.epoch, ids, self._random_leases)
+
+    def as_map(self) -> MapView:
+        """A map-style view, for torch's samplers."""
+        return MapView(self)
+
+    # ---- epochs and state -------------------------------------------------------------------------------------------
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the next (or current) iteration makes."""
+        return self._loaded.epoch if self._loaded is not None else self._epochs.current()
+
+    def set_epoch(self, epoch: int) -> None:
+        """The next iteration makes this epoch, from its start."""
+        opts.check_count("epoch", epoch, minimum=0)
+        self._loaded = self._cursor = self._lane = None
+        self._epochs.set(epoch)
+
+    @property
+    def plan_key(self) -> PlanKey:
+        """What the order is a function of."""
+        query = PlanKey.hash_query(self._options.index.sql_query)
+        return PlanKey(self.fingerprint, len(self._index), self._seed, query)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where delivery stands: a small JSON-able copy, right at every yield."""
+        if not is_worker() and self._epochs.were_workers_used:
+            raise StateError(
+                "state is not known here: worker processes of a plain DataLoader deliver, unseen",
+                hint="use sds.StreamingDataLoader, or torchdata's StatefulDataLoader, and take the state from it",
+            )
+        if self._loaded is not None:
+            return self._loaded.to_dict()
+        epoch, position = self._cursor or (self.epoch, 0)
+        if is_worker() and self._lane is not None:
+            return State(self.plan_key, epoch, self._lane_start, self._lane).to_dict()
+        return self.make_state(epoch, position).to_dict()
+
+    def make_state(self, epoch: int, position: int) -> State:
+        """The state at a position; the very end of an epoch is the beginning of the next."""
+        if position >= self.plan.length(epoch):
+            epoch, position = epoch + 1, 0
+        return State(self.plan_key, epoch, position)
+
+    def load_state_dict(self, state: dict[str, Any], *, strict: bool = True) -> None:
+        """The next iteration goes on where the state says.
+
+        Args:
+            state: what `state_dict()` returned, on any number of ranks and workers.
+            strict: False lets a state of another index through, for one that was appended to.
+
+        Raises:
+            StateMismatch: the state is of another index, query or seed.
+        """
+        loaded = State.from_dict(state)
+        if self._options.shuffle_seed == -1 and loaded.key.seed is not None:
+            self._seed = loaded.key.seed  # the seed that was drawn for the run that goes on
+            self._adopt()
+        loaded.check(self.plan_key, strict=strict)
+        if not is_worker():
+            self._epochs.set(loaded.epoch)
+        self._cursor = self._lane = None
+        self._loaded = State(self.plan_key, loaded.epoch, loaded.position, loaded.lane)
+
+    # ---- life -------------------------------------------------------------------------------------------------------
+
+    def _adopt(self) -> None:
+        """Makes what every process has of its own: a forked child must not touch its parent's locks or connection."""
+        self._pid = os.getpid()
+        self._tally = Tally()
+        self._client = FetchClient(self._options.fetch, self._tally)
+        self.plan = Plan(len(self._index), self._seed)
+        options = dataclasses.replace(self._options, shuffle_seed=self._seed)
+        pipeline = Pipeline(self._index, self.plan, options, self._tally)
+        self._delivery = Delivery(pipeline, FailurePolicy(self._options.failures, self._tally), self._client)
+        self._random_leases = Leases(_RANDOM_ACCESS_LEASES)
+        self._lane_start = 0
+
+    def close(self) -> None:
+        """Lets go of every cached file and of the fetch server. The dataset can be used again."""
+        self._random_leases.release()
+        self._client.close()
+
+    def __enter__(self) -> StreamingDataset:  # noqa: PYI034 (typing.Self is Python 3.11)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        made_here = ("_tally", "_client", "_delivery", "_random_leases", "plan")
+        state = {k: v for k, v in self.__dict__.items() if k not in made_here}
+        # a spawned worker has no torch.distributed to ask, nor always the launcher's variables
+        return {**state, "_world": self.world}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._adopt()
+
+
+def _resolve_seed(seed: int | None, world: World) -> int | None:
+    """-1 becomes a seed drawn on rank 0 and shared with all ranks."""
+    if seed != -1:
+        return seed
+    shared = [draw_seed()]
+    if world.size > 1:
+        if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+            raise OptionError(
+                "shuffle_seed=-1 needs torch.distributed to share the seed that rank 0 draws",
+                hint="call init_process_group before, or give all ranks the same shuffle_seed",
+            )
+        torch.distributed.broadcast_object_list(shared, src=0)
+    return shared[0]

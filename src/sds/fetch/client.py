@@ -1,0 +1,238 @@
+"""FetchClient: what the other rooms know of fetching. Tickets for files, and bytes, heads, lists, puts past the cache.
+
+Local files are named in place and never pass through the server. A client connects when first asked for something
+remote, is safe to fork (the child connects anew) and to pickle (its options travel, its connection does not).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from sds.errors import CacheFull, FetchError, ObjectNotFound
+from sds.events import Tally
+from sds.fetch import protocol as p
+from sds.fetch.link import Link, Pending
+from sds.types import ObjectInfo
+from sds.urls import is_remote, local_path, redact
+
+__all__ = ["FetchClient", "Ticket"]
+
+_PART = 16 * 2**20
+
+
+class Ticket:
+    """A claim on some files: `take` waits for them and gives their paths, `release` lets them go."""
+
+    __slots__ = ("_client", "_counted", "_files", "_link", "_local", "_pending")
+
+    def __init__(self, client: FetchClient, files: Sequence[p.File]) -> None:
+        self._client = client
+        self._files = files
+        self._local: list[str | None] = [None if is_remote(url) else local_path(url) for url, _ in files]
+        self._pending: Pending | None = None
+        self._link: Link | None = None
+        self._counted = False
+
+    @property
+    def urls(self) -> list[str]:
+        """What was asked for."""
+        return [url for url, _ in self._files]
+
+    @property
+    def is_leased(self) -> bool:
+        """Whether it holds cached files; local files need no lease."""
+        return self._pending is not None
+
+    @property
+    def paths(self) -> list[str]:
+        """The cached files it holds, once they were taken."""
+        reply = None if self._pending is None else self._pending.reply
+        return [] if reply is None else list(reply.paths)
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the cached files it holds."""
+        return sum(os.stat(path).st_size for path in self.paths if os.path.exists(path))
+
+    def take(self) -> list[str]:
+        """Waits until the files are here; their local paths, good until `release`."""
+        for path in self._local:
+            if path is not None and not os.path.exists(path):
+                hint = "the index names it, but it is not there; relative paths are relative to the index file"
+                raise ObjectNotFound(f"file not found: {path}", hint=hint, url=path)
+        if self._pending is None:
+            return [path for path in self._local if path is not None]
+        reply = self._wait()
+        if not self._counted:
+            self._counted = True
+            for name, number in reply.counts.items():
+                self._client.tally.count(name, number)
+        remote = iter(reply.paths)
+        return [path if path is not None else next(remote) for path in self._local]
+
+    def _wait(self) -> Any:
+        assert self._pending is not None and self._link is not None
+        was_here = self._pending.is_here
+        options = self._client.options
+        subject = redact(next(url for url, _ in self._files if is_remote(url)))
+        patience = max(600.0, options.timeout_s * (options.num_retries + 2))
+        try:
+            self._link.wait(self._pending, subject=subject, patience_s=patience)
+        except CacheFull:
+            if not was_here:
+                raise
+            # it found no room while nobody was waiting for it; now somebody is
+            self._pending = Pending(p.Get(self._link.next_ids(1)[0], self._pending.request.files))
+            self._link.ask([self._pending])
+            self._link.wait(self._pending, subject=subject, patience_s=patience)
+        return self._pending.reply
+
+    def release(self) -> None:
+        """Lets the files go. Harmless when repeated, or in a process that did not ask for them."""
+        if self._pending is not None and self._link is not None and self._link is self._client.current_link():
+            self._link.release(self._pending)
+        self._pending = None
+        self._local = []
+
+
+class FetchClient:
+    """A process's access to the fetch server of one cache folder."""
+
+    def __init__(self, options: p.FetchOptions, tally: Tally | None = None) -> None:
+        self.options = options
+        self.tally = tally or Tally()
+        self._link: Link | None = None
+        self._lock = threading.Lock()
+        _forget_after_fork(self)
+
+    def submit(self, requests: Sequence[Sequence[p.File]]) -> list[Ticket]:
+        """Asks for the files of several samples at once, in the order in which they will be needed."""
+        tickets = [Ticket(self, files) for files in requests]
+        wanted = [ticket for ticket in tickets if None in ticket._local]
+        if wanted:
+            link = self._connected()
+            for id, ticket in zip(link.next_ids(len(wanted)), wanted, strict=True):
+                remote = [f for f, path in zip(ticket._files, ticket._local, strict=True) if path is None]
+                ticket._link, ticket._pending = link, Pending(p.Get(id, remote))
+            link.ask([ticket._pending for ticket in wanted if ticket._pending])
+        return tickets
+
+    def read(self, url: str, start: int | None = None, stop: int | None = None) -> bytes:
+        """The bytes of an object, or of the range [start, stop), past the cache."""
+        if (start is None) != (stop is None):
+            raise FetchError("a range needs both its ends", url=redact(url))
+        if not is_remote(url):
+            with _opened(url) as file:
+                file.seek(start or 0)
+                return file.read() if stop is None else file.read(stop - (start or 0))
+        if start is None or stop is None:
+            return self.read_ranges(url, None)[0]
+        return self.read_ranges(url, [(start, stop)])[0]
+
+    def read_ranges(self, url: str, ranges: list[tuple[int, int]] | None) -> list[bytes]:
+        """The bytes of several ranges of a remote object, in one request to the server."""
+        parts: list[bytes] = self._call(lambda id: p.Read(id, url, ranges), url).parts
+        self.tally.count("requests")
+        self.tally.count("bytes_downloaded", sum(map(len, parts)))
+        return parts
+
+    def head(self, url: str) -> ObjectInfo:
+        """Size and version of an object."""
+        if not is_remote(url):
+            with _opened(url) as file:
+                facts = os.fstat(file.fileno())
+            return ObjectInfo(url, facts.st_size, f"{facts.st_size}-{facts.st_mtime_ns}")
+        found: ObjectInfo = self._call(lambda id: p.Head(id, url), url).objects[0]
+        return found
+
+    def list(self, url: str) -> list[ObjectInfo]:
+        """Everything below a remote folder, in byte order of the keys."""
+        found: list[ObjectInfo] = self._call(lambda id: p.List(id, url), url).objects
+        return found
+
+    def put(self, url: str, data: bytes) -> None:
+        """Writes a remote object, whole."""
+        self._call(lambda id: p.Put(id, url, data), url)
+
+    def download(self, url: str, path: str | os.PathLike[str]) -> ObjectInfo:
+        """Writes a whole object to a path of the caller's, past the cache; the path appears when it is complete."""
+        info = self.head(url)
+        target = Path(path)
+        part = target.with_name(f".{target.name}.{os.getpid()}.part")
+        try:
+            with open(part, "wb") as file:
+                if info.size <= _PART:
+                    file.write(self.read(url))
+                else:
+                    for start in range(0, info.size, _PART):
+                        file.write(self.read(url, start, min(start + _PART, info.size)))
+            os.replace(part, target)
+        finally:
+            part.unlink(missing_ok=True)
+        return info
+
+    def close(self) -> None:
+        """Ends the connection and every lease; the client can be used again."""
+        with self._lock:
+            link, self._link = self._link, None
+        if link is not None:
+            link.close()
+
+    def current_link(self) -> Link | None:
+        """The live connection of this process, if there is one."""
+        return self._link
+
+    def _call(self, request: Any, url: str) -> Any:
+        link = self._connected()
+        pending = Pending(request(link.next_ids(1)[0]))
+        link.ask([pending])
+        try:
+            link.wait(pending, subject=redact(url), patience_s=max(600.0, 10 * self.options.timeout_s))
+            return pending.reply
+        finally:
+            link.release(pending)
+
+    def _connected(self) -> Link:
+        with self._lock:
+            if self._link is None:
+                self._link = Link(self.options)
+                weakref.finalize(self, Link.close, self._link)
+            return self._link
+
+    def __getstate__(self) -> p.FetchOptions:
+        return self.options
+
+    def __setstate__(self, options: p.FetchOptions) -> None:
+        self.__init__(options)  # type: ignore[misc]  # a client is its options
+
+
+def _opened(url: str) -> BinaryIO:
+    try:
+        return open(local_path(url), "rb")
+    except FileNotFoundError:
+        raise ObjectNotFound(f"file not found: {url}", hint="check the path", url=url) from None
+
+
+_clients: weakref.WeakSet[FetchClient] = weakref.WeakSet()
+_registered = False
+
+
+def _forget_after_fork(client: FetchClient) -> None:
+    global _registered
+    _clients.add(client)
+    if not _registered:
+        _registered = True
+        os.register_at_fork(after_in_child=_in_child)
+
+
+def _in_child() -> None:
+    """A forked child has the parent's descriptors but not its threads: it starts without a connection."""
+    for client in list(_clients):
+        link, client._link, client._lock = client._link, None, threading.Lock()
+        if link is not None:
+            link.abandon()

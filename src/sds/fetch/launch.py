@@ -1,0 +1,149 @@
+"""Finding the fetch server of a cache folder, and starting it when there is none.
+
+Comes in: a cache folder. Goes out: a connected socket to a server of the same user. Servers listen in a folder that
+only its user can enter; a lock file there decides who starts one, and the kernel frees it if the starter dies.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import select
+import socket
+import stat
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from sds.errors import CacheError
+
+__all__ = ["connect", "peer_uid"]
+
+_START_S = 30.0
+_LOG_BYTES = 2000
+
+
+def connect(dst: str) -> socket.socket:
+    """A connection to the server of this folder, which is started if need be."""
+    folder = _runtime_folder()
+    # Unix socket names are short: a hash stands for the folder
+    name = hashlib.blake2b(os.path.realpath(dst).encode("utf-8", "surrogateescape"), digest_size=12).hexdigest()
+    address = folder / f"{name}.sock"
+    deadline = time.monotonic() + _START_S
+    connection = _try_connect(address)
+    if connection is not None:
+        return connection
+    descriptor = os.open(folder / f"{name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        _lock(descriptor, deadline, dst)
+        while True:
+            connection = _try_connect(address)  # somebody else may have started it while we waited
+            if connection is not None:
+                return connection
+            if time.monotonic() > deadline:
+                raise CacheError(
+                    f"fetch server does not stay up: {dst}: {_tail(folder / f'{name}.log')}",
+                    hint="its log is shown above; is something killing it?",
+                )
+            _start(dst, address, folder / f"{name}.log")
+    finally:
+        os.close(descriptor)
+
+
+def _runtime_folder() -> Path:
+    """The 0700 folder of this user's sockets."""
+    given = os.environ.get("XDG_RUNTIME_DIR")
+    base = Path(given) if given and Path(given).is_dir() and os.access(given, os.W_OK) else None
+    folder = base / "sds" if base else Path(tempfile.gettempdir()) / f"sds-{os.getuid()}"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    facts = os.lstat(folder)
+    if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.getuid() or facts.st_mode & 0o077:
+        raise CacheError(
+            f"socket folder is not this user's alone: {folder}",
+            hint="remove it if you do not know it, or set TMPDIR to a folder of your own",
+        )
+    return folder
+
+
+def _try_connect(address: Path) -> socket.socket | None:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.settimeout(10.0)
+        connection.connect(str(address))
+    except OSError:  # no server, or one that was killed and left its socket
+        connection.close()
+        return None
+    if peer_uid(connection) != os.getuid():
+        connection.close()
+        raise CacheError(f"fetch server belongs to another user: {address}", hint="set TMPDIR to a folder of your own")
+    return connection
+
+
+def peer_uid(connection: socket.socket) -> int:
+    """The user at the other end of a Unix socket, as the kernel knows it."""
+    packed = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    _, uid, _ = struct.unpack("3i", packed)
+    return int(uid)
+
+
+def _lock(descriptor: int, deadline: float, dst: str) -> None:
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                hint = "another process of yours is starting it and does not come to an end"
+                raise CacheError(f"waited {_START_S:.0f} s for the fetch server of {dst}", hint=hint) from None
+            time.sleep(0.01)
+
+
+def _start(dst: str, address: Path, log: Path) -> None:
+    """Starts a server and waits until it listens. It is a process of its own: no terminal, no inherited descriptors."""
+    with open(log, "ab") as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "sds.fetch.server", os.path.realpath(dst), str(address)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            start_new_session=True,
+            cwd="/",
+            env=_environment(),
+        )
+    assert process.stdout is not None
+    readable, _, _ = select.select([process.stdout], [], [], _START_S)
+    word = os.read(process.stdout.fileno(), 65536).decode(errors="replace") if readable else ""
+    process.stdout.close()
+    _abandoned.append(process)
+    if word.startswith("ready"):
+        return
+    if not word:
+        process.kill()
+        word = f"fetch server did not start: {dst}: {_tail(log)}"
+    message, _, hint = word.strip().partition("\nhint: ")
+    raise CacheError(message, hint=hint or None)
+
+
+# Popen objects that nobody waits for would warn when collected. The server outlives many of its clients; if this
+# process outlives it, a zombie of a few bytes remains until the next start, which polls them all.
+_abandoned: list[subprocess.Popen[bytes]] = []
+
+
+def _environment() -> dict[str, str]:
+    """The server's environment: the cloud variables come with each client's hello instead."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "GOOGLE_", "AZURE_"))}
+    # the server must find the same sds, wherever this process found it
+    own = str(Path(__file__).resolve().parents[2])
+    kept["PYTHONPATH"] = os.pathsep.join([own, *filter(None, [kept.get("PYTHONPATH")])])
+    return kept
+
+
+def _tail(log: Path) -> str:
+    try:
+        return log.read_bytes()[-_LOG_BYTES:].decode(errors="replace").strip() or "its log is empty"
+    except OSError:
+        return "it left no log"

@@ -1,0 +1,259 @@
+"""What client and fetch server say to each other: frames of msgpack messages over a Unix socket.
+
+A frame is a 4-byte big-endian length and that many bytes: a list of messages. Requests carry an id that their reply
+repeats; replies come in any order. Nothing is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from typing import Any, TypeAlias
+
+import msgspec
+
+from sds import errors
+from sds.errors import FetchError, SdsError
+from sds.types import ObjectInfo
+
+__all__ = [
+    "VERSION",
+    "FetchOptions",
+    "File",
+    "Hello",
+    "Get",
+    "Release",
+    "Read",
+    "Head",
+    "List",
+    "Put",
+    "Welcome",
+    "Got",
+    "Parts",
+    "Listing",
+    "Done",
+    "Failed",
+    "Trim",
+    "Request",
+    "Reply",
+    "Wire",
+]
+
+VERSION = 1
+MAX_FRAME = 2**30
+File: TypeAlias = tuple[str, str | None]  # URL, and its version if the index knows it
+
+
+class FetchOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What a client wants of the fetch room.
+
+    Attributes:
+        dst: the cache folder.
+        limit: bytes of objects that may be on disk; None: no limit.
+        policy: what to evict: 'keep' the file released last, 'lru' the one released first.
+        num_connections: downloads at once.
+        num_retries: how often a request that may yet succeed is tried again.
+        timeout_s: how long a connection may be silent, and how long a download waits for room.
+        settings: the user's storage_options.
+    """
+
+    dst: str
+    limit: int | None = None
+    policy: str = "keep"
+    num_connections: int = 64
+    num_retries: int = 3
+    timeout_s: float = 60.0
+    settings: dict[str, Any] = {}
+
+    def __repr__(self) -> str:
+        # settings may hold keys: a traceback or a log must not
+        return f"FetchOptions(dst={self.dst!r}, limit={self.limit}, policy={self.policy!r})"
+
+
+class Hello(msgspec.Struct, frozen=True, tag="hello"):
+    """A client's first word; `environment` has its cloud variables."""
+
+    version: int
+    options: FetchOptions
+    environment: dict[str, str]
+
+    def __repr__(self) -> str:
+        return f"Hello({self.options!r})"
+
+
+class Get(msgspec.Struct, frozen=True, tag="get"):
+    """Fetch these files into the cache, and keep them there until I release this id."""
+
+    id: int
+    files: list[File]
+
+
+class Release(msgspec.Struct, frozen=True, tag="release"):
+    """I am done with what these ids got, or no longer want it."""
+
+    ids: list[int]
+
+
+class Read(msgspec.Struct, frozen=True, tag="read"):
+    """Bytes of an object, past the cache: the whole, or [start, stop) ranges."""
+
+    id: int
+    url: str
+    ranges: list[tuple[int, int]] | None
+
+
+class Head(msgspec.Struct, frozen=True, tag="head"):
+    """Size and version of an object."""
+
+    id: int
+    url: str
+
+
+class List(msgspec.Struct, frozen=True, tag="list"):
+    """Everything below a folder."""
+
+    id: int
+    url: str
+
+
+class Put(msgspec.Struct, frozen=True, tag="put"):
+    """Write an object."""
+
+    id: int
+    url: str
+    data: bytes
+
+
+class Welcome(msgspec.Struct, frozen=True, tag="welcome"):
+    """The server takes the client; `warning` is for the user's log."""
+
+    pid: int
+    warning: str | None = None
+
+
+class Got(msgspec.Struct, frozen=True, tag="got"):
+    """The files, as local paths, and what it took to have them."""
+
+    id: int
+    paths: list[str]
+    counts: dict[str, int]
+
+
+class Parts(msgspec.Struct, frozen=True, tag="parts"):
+    """Bytes that were read."""
+
+    id: int
+    parts: list[bytes]
+
+
+class Listing(msgspec.Struct, frozen=True, tag="listing"):
+    """Objects that were found, in byte order of their keys."""
+
+    id: int
+    objects: list[ObjectInfo]
+
+
+class Done(msgspec.Struct, frozen=True, tag="done"):
+    """A put came through."""
+
+    id: int
+
+
+class Failed(msgspec.Struct, frozen=True, tag="failed"):
+    """A request failed; the error's class, message and facts."""
+
+    id: int
+    kind: str
+    message: str
+    facts: dict[str, Any]
+
+    @classmethod
+    def of(cls, id: int, error: SdsError) -> Failed:
+        """Puts one of our errors into words."""
+        return cls(id, type(error).__name__, error.message, error.facts)
+
+    def error(self) -> SdsError:
+        """The error again, on the other side."""
+        kind = getattr(errors, self.kind, FetchError) if self.kind in errors.__all__ else FetchError
+        known = {k: v for k, v in self.facts.items() if k in ("hint", "url", "key", "stage", "rank")}
+        result = kind(self.message, **known)
+        assert isinstance(result, SdsError)
+        return result
+
+
+class Trim(msgspec.Struct, frozen=True, tag="trim"):
+    """Somebody starves for room: give back what you only prefetched."""
+
+
+Request: TypeAlias = Hello | Get | Release | Read | Head | List | Put
+Reply: TypeAlias = Welcome | Got | Parts | Listing | Done | Failed | Trim
+
+_LENGTH = struct.Struct(">I")
+_ENCODER = msgspec.msgpack.Encoder()
+_REQUESTS: msgspec.msgpack.Decoder[list[Request]] = msgspec.msgpack.Decoder(list[Request])
+_REPLIES: msgspec.msgpack.Decoder[list[Reply]] = msgspec.msgpack.Decoder(list[Reply])
+
+
+class Wire:
+    """One end of a connection. One thread receives; senders take turns by a lock of their own."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+
+    def send(self, messages: list[Any]) -> None:
+        """Sends one frame; OSError if the other side is gone."""
+        body = _ENCODER.encode(messages)
+        if len(body) > MAX_FRAME:
+            raise FetchError(f"message is too large: {len(body)} bytes", hint="read or write in smaller pieces")
+        if len(body) < 65536:
+            self._socket.sendall(_LENGTH.pack(len(body)) + body)
+        else:
+            self._socket.sendall(_LENGTH.pack(len(body)))
+            self._socket.sendall(body)
+
+    def receive_requests(self) -> list[Request] | None:
+        """The next frame from a client; None when it hung up or spoke nonsense."""
+        body = self._receive()
+        try:
+            return None if body is None else _REQUESTS.decode(body)
+        except (msgspec.DecodeError, msgspec.ValidationError):
+            return None
+
+    def receive_replies(self) -> list[Reply] | None:
+        """The next frame from the server; None when it is gone."""
+        body = self._receive()
+        try:
+            return None if body is None else _REPLIES.decode(body)
+        except (msgspec.DecodeError, msgspec.ValidationError):
+            return None
+
+    def _receive(self) -> bytearray | None:
+        head = self._exactly(_LENGTH.size)
+        if head is None:
+            return None
+        (length,) = _LENGTH.unpack(head)
+        return None if length > MAX_FRAME else self._exactly(length)
+
+    def _exactly(self, num_bytes: int) -> bytearray | None:
+        data = bytearray(num_bytes)
+        view, got = memoryview(data), 0
+        try:
+            while got < num_bytes:
+                n = self._socket.recv_into(view[got:])
+                if not n:
+                    return None
+                got += n
+        except OSError:  # reset by a killed peer, or shut down by our own close
+            return None
+        return data
+
+    def hang_up(self) -> None:
+        """Ends the conversation from any thread; a blocked receive returns."""
+        try:
+            self._socket.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
+
+    def close(self) -> None:
+        """Closes the descriptor. Only the receiving thread (or a forked child) may do this."""
+        self._socket.close()

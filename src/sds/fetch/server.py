@@ -1,0 +1,183 @@
+"""The fetch server: one small process per node and cache folder, run as `python -m sds.fetch.server DST SOCKET`.
+
+Comes in: requests of the same user's processes, over a Unix socket. Goes out: leased paths and bytes. One thread reads
+each connection (session.py); downloads have threads of their own (flights.py). The server is the one owner of the
+folder, which makes its limit exact, and ends shortly after its last client.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from sds.errors import CacheError, CacheFull, SdsError
+from sds.fetch import protocol as p
+from sds.fetch.cache import Cache
+from sds.fetch.flights import Flight, Flights
+from sds.fetch.launch import peer_uid
+from sds.fetch.session import Session
+from sds.units import format_bytes
+
+__all__ = ["Server", "main"]
+
+_TICK_S = 0.1
+_IDLE_S = 1.0  # how long the server outlives its last client
+_FIRST_CLIENT_S = 10.0
+_TRIM_EVERY_S = 0.1
+_GRACE_S = 1.0  # after a server was killed, its clients have this long to hold their files again
+_LOCK_WAIT_S = 10.0
+
+
+class Server:
+    """Owns the cache folder while it lives."""
+
+    def __init__(self, dst: str, *, was_killed: bool = False) -> None:
+        self.lock = threading.RLock()
+        self.cache = Cache(Path(dst) / "objects")
+        self.flights = Flights(self.cache, self.lock, self.flush, time.monotonic() + _GRACE_S if was_killed else 0.0)
+        self.errands = ThreadPoolExecutor(16, thread_name_prefix="errand")
+        self.unsent: set[Session] = set()
+        self._sessions: set[Session] = set()
+        self._idle_since = time.monotonic() + _FIRST_CLIENT_S - _IDLE_S
+        self._trimmed_at = 0.0
+
+    def flush(self) -> None:
+        """Sends what was posted to clients. Never under the lock: a send may block."""
+        with self.lock:
+            unsent, self.unsent = self.unsent, set()
+        for session in unsent:
+            session.flush()
+
+    def welcome(self, session: Session) -> str | None:
+        """Takes a client in: the smallest limit of all present holds. Under the lock."""
+        self.flights.ensure_threads(session.options.num_connections)
+        self._sessions.add(session)
+        self._apply_limits()
+        own = session.options.limit
+        if self.cache.limit is not None and (own is None or own > self.cache.limit):
+            return (
+                f"another job on this cache folder has a smaller limit, which holds: {format_bytes(self.cache.limit)}"
+            )
+        return None
+
+    def forget(self, session: Session) -> None:
+        """A client is gone."""
+        with self.lock:
+            session.release_all()
+            self._sessions.discard(session)
+            self._idle_since = time.monotonic()
+            if self._sessions:
+                self._apply_limits()
+
+    def _apply_limits(self) -> None:
+        limits = [s.options.limit for s in self._sessions if s.options.limit is not None]
+        self.cache.limit = min(limits, default=None)
+        self.cache.policy = "lru" if all(s.options.policy == "lru" for s in self._sessions) else "keep"
+        self.cache.shrink()
+        self.flights.admit()
+
+    def serve(self, listener: socket.socket) -> None:
+        """Accepts clients until there have been none for a while."""
+        listener.settimeout(_TICK_S)
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except TimeoutError:
+                with self.lock:
+                    if not self._sessions and time.monotonic() - self._idle_since > _IDLE_S:
+                        return
+                    self._relieve()
+                continue
+            if peer_uid(connection) != os.getuid():
+                connection.close()
+                continue
+            connection.setblocking(True)
+            with self.lock:
+                self._idle_since = time.monotonic() + 1.0  # it will say hello
+            session = Session(self, p.Wire(connection))
+            threading.Thread(target=session.run, name="session", daemon=True).start()
+
+    def _relieve(self) -> None:
+        """Helps flights that wait for room: asks for what was only prefetched; in the end, says what is wrong."""
+        self.flights.admit()  # a grace may have ended
+        starving = self.flights.starving()
+        now = time.monotonic()
+        if starving is None:
+            return
+        since, flight = starving
+        if now - max(since, self._trimmed_at) > _TRIM_EVERY_S:
+            self._trimmed_at = now
+            for session in self._sessions:
+                session.post(p.Trim())
+            self.errands.submit(self.flush)
+        if now - since > flight.options.timeout_s:
+            self.flights.give_up(flight, self._too_small(flight, now - since))
+
+    def _too_small(self, flight: Flight, waited_s: float) -> CacheFull:
+        holders = sum(1 for s in self._sessions if any(any(t.entries) for t in s.tickets.values()))
+        limit, held = self.cache.limit or 0, self.cache.leased_bytes
+        return CacheFull(
+            f"no room in the cache for {waited_s:.0f} s: {format_bytes(held)} of {format_bytes(limit)} are in use "
+            f"by {holders} clients, and {format_bytes(flight.wanted)} more are wanted for {flight.url}",
+            hint=f"cache_limit of at least {held + flight.wanted} bytes, or fewer processes, or smaller batches",
+            url=flight.url,
+        )
+
+
+def _own(dst: Path) -> None:
+    """Makes this process the only server of the folder; the kernel lets go of the lock when it dies."""
+    try:
+        dst.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(dst / "server.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        hint = "choose another `dst`, or set SDS_CACHE_DIR to a folder that can be written"
+        raise CacheError(f"cache folder cannot be used: {dst}: {error.strerror}", hint=hint) from error
+    deadline = time.monotonic() + _LOCK_WAIT_S
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                holder = os.pread(descriptor, 200, 0).decode(errors="replace").strip()
+                hint = "a cache folder belongs to one host at a time: choose another `dst` on this host"
+                raise CacheError(f"cache folder is served by another process: {dst}: {holder}", hint=hint) from None
+            time.sleep(0.02)
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, f"pid {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+
+
+def main(dst: str, address: str) -> None:
+    """Serves one folder at one address; prints "ready", or what is wrong, for whoever started it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the trainer; this process ends when it does
+    try:
+        _own(Path(dst))
+        was_killed = os.path.lexists(address)  # a server that ended by itself took its socket along
+        if was_killed:
+            os.unlink(address)
+        server = Server(dst, was_killed=was_killed)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        listener.bind(address)
+        listener.listen(256)
+    except SdsError as error:
+        sys.stdout.write(f"{error}\n")
+        return
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # whoever started us need not live as long as we do
+    try:
+        server.serve(listener)
+    finally:
+        os.unlink(address)
+    os._exit(0)  # download threads may be inside native calls; everything on disk is whole at any moment
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2])

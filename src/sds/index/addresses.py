@@ -1,0 +1,90 @@
+"""Addresses as text: paths and URLs taken apart and put together, with no look at the disk or the network.
+
+An address is an absolute path or a URL with a scheme. Its anchor is '/' or 'scheme://host', its parts are what follows.
+Nothing here ever climbs above an anchor.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Sequence
+from urllib.parse import unquote, urlsplit
+
+__all__ = ["absolute", "common_folder", "folder_of", "is_absolute", "is_remote", "join", "normalise", "split_anchor"]
+
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_HTTP = ("http://", "https://")
+
+
+def is_remote(address: str) -> bool:
+    """Whether an address has a scheme other than file://."""
+    return _SCHEME.match(address) is not None and address[:7].lower() != "file://"
+
+
+def is_absolute(text: str) -> bool:
+    """Whether a text is an address, not a relative path."""
+    return text.startswith("/") or _SCHEME.match(text) is not None
+
+
+def absolute(text: str) -> str:
+    """An address from what a user wrote: file:// becomes a path, a relative path is taken from the working folder."""
+    if text[:7].lower() == "file://":
+        return os.path.normpath(unquote(urlsplit(text).path) or "/")
+    return text if is_remote(text) else os.path.abspath(text)
+
+
+def split_anchor(address: str) -> tuple[str, str]:
+    """'s3://bucket/a/b' -> ('s3://bucket', 'a/b'); '/a/b' -> ('/', 'a/b')."""
+    scheme = _SCHEME.match(address)
+    if scheme is None:
+        return "/", address.strip("/")
+    host, _, path = address[scheme.end() :].partition("/")
+    return f"{scheme[0]}{host}", path.rstrip("/")
+
+
+def join(folder: str, relative: str) -> str:
+    """The address of what lies at a relative path below a folder; empty parts are the folder itself."""
+    if not relative:
+        return folder
+    return f"{folder.rstrip('/')}/{relative}"
+
+
+def folder_of(address: str) -> str:
+    """The folder an address lies in; the query part of an http URL belongs to the file, not to the folder."""
+    if address.lower().startswith(_HTTP):
+        address = re.split(r"[?#]", address, maxsplit=1)[0]
+    anchor, path = split_anchor(address)
+    return join(anchor, path.rpartition("/")[0])
+
+
+def common_folder(folders: Iterable[str]) -> str | None:
+    """The deepest folder that has them all below it, or None if they lie in different places."""
+    split = [split_anchor(folder) for folder in dict.fromkeys(folders)]
+    if len({anchor for anchor, _ in split}) != 1:
+        return None
+    shared = _shared([path.split("/") if path else [] for _, path in split])
+    return join(split[0][0], "/".join(shared))
+
+
+def _shared(paths: Sequence[Sequence[str]]) -> list[str]:
+    shared: list[str] = []
+    for parts in zip(*paths, strict=False):
+        if len(set(parts)) != 1:
+            break
+        shared.append(parts[0])
+    return shared
+
+
+def normalise(address: str) -> str | None:
+    """Takes '.' and '..' out of an address; None if it climbs above a bucket or host. Above '/' there is only '/'."""
+    anchor, path = split_anchor(address)
+    parts: list[str] = []
+    for part in path.split("/"):
+        if part == "..":
+            if not parts and anchor != "/":
+                return None
+            del parts[-1:]
+        elif part != ".":
+            parts.append(part)
+    return join(anchor, "/".join(parts))

@@ -1,0 +1,67 @@
+"""Names of index files: extension -> Format, before anything is opened.
+
+A name says its format by its last extension, and its compression by one more. What is not named here is a sample file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+__all__ = ["KNOWN", "LIST_EXTENSION", "Format", "describe_known", "extension_of", "format_of", "is_index_file"]
+
+LIST_EXTENSION = "txt"
+
+KNOWN = {
+    "csv": "csv",
+    "tsv": "tsv",
+    "json": "json",
+    "jsonl": "json",
+    "ndjson": "json",
+    "parquet": "parquet",
+    "pq": "parquet",
+    "arrow": "arrow",
+    "feather": "arrow",
+}
+_CODECS = {"gz": "gzip", "zst": "zstd", "bz2": "bz2"}
+_TEXT = ("csv", "tsv", "json", "jsonl", "ndjson")
+_ENDINGS = (*(f".{e}" for e in KNOWN), *(f".{e}.{c}" for e in _TEXT for c in _CODECS))
+
+
+@dataclass(frozen=True)
+class Format:
+    """How an index file is to be read: the family of its reader, and its outer compression."""
+
+    family: str
+    codec: str | None = None
+
+
+def extension_of(url: str) -> str:
+    """What stands after the last dot of the file name, in lower case; '' if nothing does."""
+    stem, dot, extension = _file_name(url).rpartition(".")
+    return extension.lower() if dot and stem else ""
+
+
+def format_of(url: str) -> Format | None:
+    """The format that a name promises, or None if it is no index file's name."""
+    stem, _, last = _file_name(url).lower().rpartition(".")
+    if last in _CODECS:
+        inner = stem.rpartition(".")
+        return Format(KNOWN[inner[2]], _CODECS[last]) if inner[0] and inner[2] in _TEXT else None
+    return Format(KNOWN[last]) if stem and last in KNOWN else None
+
+
+def is_index_file(url: str) -> bool:
+    """Whether a name is an index file's; quicker than format_of for long lists."""
+    return url.lower().endswith(_ENDINGS) or format_of(url) is not None
+
+
+def describe_known() -> str:
+    """The formats there are readers for, for people."""
+    return f"{', '.join(f'.{e}' for e in KNOWN)}; text formats also with {', '.join(f'.{c}' for c in _CODECS)}"
+
+
+def _file_name(url: str) -> str:
+    # only http(s) URLs have a query part: in a path or in a store's key, '?' is a letter like any other
+    path = urlsplit(url).path if url.lower().startswith(("http://", "https://")) else url
+    return path.rsplit("/", 1)[-1]

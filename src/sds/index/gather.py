@@ -1,0 +1,170 @@
+"""Source -> one table: every part read, brought to common types, put under each other.
+
+Paths to download come out relative to one folder that all parts share, so that the table is the same wherever it lies;
+parts that share none have addresses instead. Versions of listed files are kept beside the table, by path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import types
+
+from sds.errors import ObjectNotFound, SourceNotFound
+from sds.index import addresses
+from sds.index.grouping import group_samples
+from sds.index.options import IndexOptions
+from sds.index.readers import ReadFile, read_index_file
+from sds.index.remote import OpenRemote
+from sds.index.resolve import move_base, resolve
+from sds.index.source import IndexFile, SampleFiles, Source
+from sds.index.unify import NamedTable, common_schema, concatenate, is_text
+
+__all__ = ["Gathered", "Versions", "gather"]
+
+_NUM_FILES_AT_ONCE = 8
+_UNTYPED = ("csv", "tsv")
+
+
+@dataclass(frozen=True)
+class Versions:
+    """Versions of listed files, by path."""
+
+    paths: pa.ChunkedArray
+    versions: pa.ChunkedArray
+
+    def of(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
+        """The version of each file in a column; null for one that was not listed."""
+        return self.versions.take(pc.index_in(column, self.paths.combine_chunks()))
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """All rows of a source.
+
+    Attributes:
+        table: its rows; columns that nobody needs may be left out.
+        columns: the names of all columns that there are.
+        folder: what relative paths to download are relative to; None: there are none.
+        columns_to_download: the names asked for, or all extensions.
+        versions: of the files of directories; None if there are none.
+    """
+
+    table: pa.Table
+    columns: tuple[str, ...]
+    folder: str | None
+    columns_to_download: tuple[str, ...]
+    versions: Versions | None
+
+
+def gather(source: Source, options: IndexOptions, *, open_remote: OpenRemote, scratch: Path) -> Gathered:
+    """Reads all parts of a source; `scratch` is a folder for downloaded index files."""
+    reader = _Reader(options, open_remote, scratch)
+    folder = addresses.common_folder(part.folder for part in source.parts)
+    if len(source.parts) == 1:
+        reads = [reader.read(0, source.parts[0])]
+    else:
+        with ThreadPoolExecutor(_NUM_FILES_AT_ONCE) as pool:
+            reads = list(pool.map(reader.read, range(len(source.parts)), source.parts))
+    columns = tuple(dict.fromkeys(name for read in reads for name in read.columns))
+    downloads = options.columns_to_download
+    if downloads is None:
+        found = [
+            set(read.columns) for read, part in zip(reads, source.parts, strict=True) if isinstance(part, SampleFiles)
+        ]
+        downloads = tuple(sorted(set().union(*found) - {options.id_column}))
+
+    named = [NamedTable(_name(part), read.table) for read, part in zip(reads, source.parts, strict=True)]
+    schema = common_schema(named)
+    for i, part in enumerate(source.parts):
+        lost = _lost_text(named[i].table, schema)
+        if lost and isinstance(part, IndexFile) and part.format.family in _UNTYPED:
+            # another file has text there: then what looked like numbers here was text too ("007")
+            named[i] = NamedTable(part.url, reader.read(i, part, also_text=lost).table)
+    rebase = partial(_rebase, folder=folder, downloads=downloads)
+    moved = [NamedTable(n.name, rebase(n.table, part)) for n, part in zip(named, source.parts, strict=True)]
+    return Gathered(
+        table=concatenate(moved, schema),
+        columns=columns,
+        folder=folder,
+        columns_to_download=downloads,
+        versions=_versions(source.sample_files, folder),
+    )
+
+
+class _Reader:
+    def __init__(self, options: IndexOptions, open_remote: OpenRemote, scratch: Path) -> None:
+        self._options = options
+        self._open_remote = open_remote
+        self._scratch = scratch
+        self._text = (options.id_column, *(options.columns_to_download or ()))
+        # a query may use any column; without one, only those that samples get are read
+        keep = None if options.sql_query is not None else options.index_cols_to_keep
+        self._columns = None if keep is None else {*keep, *self._text}
+
+    def read(self, number: int, part: IndexFile | SampleFiles, also_text: Collection[str] = ()) -> ReadFile:
+        if isinstance(part, SampleFiles):
+            table = group_samples(part, self._options.columns_to_download, self._options.id_column)
+            return ReadFile(table, tuple(table.column_names))
+        text = (*self._text, *also_text)
+        return read_index_file(self._local(number, part), part.format, name=part.url, text=text, columns=self._columns)
+
+    def _local(self, number: int, part: IndexFile) -> Path:
+        if not addresses.is_remote(part.url):
+            return Path(part.url)
+        path = self._scratch / f"source-{number}"
+        if not path.exists():
+            try:
+                self._open_remote().download(part.url, path)
+            except ObjectNotFound as e:
+                raise SourceNotFound(
+                    f"index file is gone: {part.url}", hint="it was there a moment ago: try again", url=part.url
+                ) from e
+        return path
+
+
+def _name(part: IndexFile | SampleFiles) -> str:
+    return part.url if isinstance(part, IndexFile) else part.origin
+
+
+def _lost_text(table: pa.Table, schema: pa.Schema) -> list[str]:
+    return [
+        field.name
+        for field in table.schema
+        if is_text(schema.field(field.name).type) and not is_text(field.type) and not types.is_null(field.type)
+    ]
+
+
+def _rebase(
+    table: pa.Table, part: IndexFile | SampleFiles, *, folder: str | None, downloads: Sequence[str]
+) -> pa.Table:
+    """Makes paths relative to the common folder, or addresses if there is none."""
+    for name in set(downloads).intersection(table.column_names):
+        column = table[name]
+        moved = resolve(column, part.folder, name) if folder is None else move_base(column, _way(folder, part.folder))
+        if moved is not column:
+            table = table.set_column(table.column_names.index(name), name, moved)
+    return table
+
+
+def _way(above: str, folder: str) -> str:
+    return folder[len(above.rstrip("/")) :].strip("/")
+
+
+def _versions(samples: Sequence[SampleFiles], folder: str | None) -> Versions | None:
+    listed = [part for part in samples if not part.from_list]
+    if not listed:
+        return None
+    paths, versions = [], []
+    for part in listed:
+        column = pa.chunked_array([pa.array([file.path for file in part.files], pa.string())])
+        moved = move_base(column, part.folder if folder is None else _way(folder, part.folder))
+        paths += moved.chunks
+        versions.append(pa.array([file.version for file in part.files], pa.string()))
+    return Versions(pa.chunked_array(paths, pa.string()), pa.chunked_array(versions, pa.string()))

@@ -1,0 +1,123 @@
+"""Sample files -> a table with one row a sample: names without extension are ids, extensions are columns.
+
+'sub/photo.v1.jpg' and 'sub/photo.v1.txt' are one sample 'sub/photo.v1' with columns 'jpg' and 'txt'. A wanted extension
+may itself have dots ('latent.npz'); the longest that fits wins. Extensions are compared without case.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections import Counter
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from sds.errors import SchemaError, SourceError
+from sds.index import addresses
+from sds.index.source import SampleFiles
+
+__all__ = ["extensions", "group_samples", "split_path"]
+
+
+def split_path(path: str, wanted: Sequence[str] | None) -> tuple[str, str] | None:
+    """Splits a path into sample id and column; None if it has no extension, or none that is wanted.
+
+    Args:
+        path: a relative path; only its last part is split.
+        wanted: extensions, longest first; None for whatever follows the last dot.
+    """
+    start = path.rfind("/") + 1
+    if wanted is None:
+        dot = path.rfind(".", start + 1)
+        return None if dot < 0 or dot == len(path) - 1 else (path[:dot], path[dot + 1 :].lower())
+    lower = path.lower()
+    for extension in wanted:
+        dot = len(path) - len(extension) - 1
+        if dot > start and path[dot] == "." and lower.endswith(extension.lower()):
+            return path[:dot], extension
+    return None
+
+
+def extensions(samples: SampleFiles) -> list[str]:
+    """The extensions there are, the most frequent first."""
+    found = Counter(split[1] for file in samples.files if (split := split_path(file.path, None)))
+    return [extension for extension, _ in found.most_common()]
+
+
+def group_samples(samples: SampleFiles, columns: Sequence[str] | None, id_column: str) -> pa.Table:
+    """Makes the table: the id column, then a column of paths for each extension, null where a sample has no such file.
+
+    Samples of a directory are in byte order of their ids, samples of a list in the order of the list.
+
+    Raises:
+        SchemaError: no file has an extension that is wanted, or an extension is named like the id column.
+        SourceError: two files would be the same column of the same sample.
+    """
+    # metadata only: the ids of all samples, whatever their files
+    wanted = sorted(columns, key=len, reverse=True) if columns else None
+    rows: dict[str, dict[str, str]] = {}
+    found: dict[str, None] = {}
+    for file in samples.files:
+        path, named = _from_line(samples, file.path) if samples.from_list else (file.path, file.path)
+        split = split_path(named, wanted)
+        if split is None:
+            if wanted is None and samples.from_list:
+                raise SourceError(
+                    f"line of {samples.origin} has no extension: {file.path!r}",
+                    hint="a line is an index file or a sample file, and its extension says which",
+                    url=samples.origin,
+                )
+            continue
+        key, column = split
+        other = rows.setdefault(key, {}).setdefault(column, path)
+        if other != path and columns != ():
+            raise SourceError(
+                f"two files are the {column!r} of sample {key!r}: {other!r} and {path!r}",
+                hint="rename one of them; extensions are compared without case",
+                url=samples.origin,
+            )
+        found[column] = None
+    if not rows:
+        raise _nothing_wanted(samples, columns)
+    names = list(columns) if columns is not None else sorted(found)
+    if id_column in names:
+        raise SchemaError(
+            f"extension is named like the id column: {id_column!r}",
+            hint="give index_col_name another name, or choose extensions with columns_to_download",
+            url=samples.origin,
+        )
+    keys = list(rows) if samples.from_list else sorted(rows)
+    arrays = [pa.array(keys, pa.string())]
+    # an extension that no file has is no column: whether that may be is decided where all sources are known
+    names = [name for name in names if name in found]
+    arrays += [pa.array([rows[key].get(name) for key in keys], pa.string()) for name in names]
+    return pa.table(arrays, names=[id_column, *names])
+
+
+def _from_line(samples: SampleFiles, line: str) -> tuple[str, str]:
+    """A line of a list as an address (relative to the list, or absolute), and as the name its id is made of."""
+    if addresses.is_absolute(line):
+        address = addresses.absolute(line)
+        below = f"{samples.folder.rstrip('/')}/"
+        return address, address[len(below) :] if address.startswith(below) else address
+    path = posixpath.normpath(line)
+    return path, path
+
+
+def _nothing_wanted(samples: SampleFiles, columns: Sequence[str] | None) -> SchemaError:
+    there = extensions(samples)
+    if not there:
+        return SchemaError(
+            f"no file has an extension: {samples.origin}",
+            hint="samples are grouped by name without extension: give the files one",
+            url=samples.origin,
+        )
+    shown = ", ".join(there[:20])
+    hint = f"columns_to_download names extensions here; there are: {shown}"
+    if any(extension in ("parquet", "csv", "tsv", "jsonl") for extension in there):
+        hint += f"; to read index files of a folder, give a wildcard such as {samples.folder}/*.{there[0]}"
+    return SchemaError(
+        f"no file has a wanted extension ({', '.join(columns or ())}): {samples.origin}",
+        hint=hint,
+        url=samples.origin,
+    )

@@ -1,0 +1,88 @@
+"""Directories: a local folder or a remote prefix -> the files below it, each with its version.
+
+Paths are relative to the folder, in byte order. Hidden names are left out, and so is the folder that indexes are built
+in. Links to folders are followed, but never round in a circle.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from sds.errors import ObjectNotFound, SourceError
+from sds.index.remote import Remote
+
+__all__ = ["ListedFile", "list_local", "list_remote", "version_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class ListedFile:
+    """A file below a folder: where it is, relative to the folder, and which version of it."""
+
+    path: str
+    version: str
+
+
+def version_of(stat: os.stat_result) -> str:
+    """The version of a local file: its size and modification time."""
+    return f"{stat.st_size}-{stat.st_mtime_ns}"
+
+
+def list_local(root: str, *, exclude: str | None = None) -> list[ListedFile]:
+    """Lists what lies below a local folder; `exclude` is a folder that is left out."""
+    files: list[ListedFile] = []
+    _walk(root, "", exclude, (os.stat(root).st_ino,), files)
+    files.sort(key=lambda file: file.path)  # UTF-8 keeps the order of code points: this is byte order
+    return files
+
+
+def _walk(folder: str, prefix: str, exclude: str | None, above: tuple[int, ...], files: list[ListedFile]) -> None:
+    try:
+        entries = list(os.scandir(folder))
+    except PermissionError as e:
+        raise SourceError(
+            f"folder cannot be read: {folder}", hint="give this user read access, or choose another folder", url=folder
+        ) from e
+    for entry in entries:
+        name = entry.name
+        if name.startswith("."):
+            continue
+        if entry.is_dir():
+            if entry.path == exclude or (ino := entry.stat().st_ino) in above:
+                continue
+            _walk(entry.path, f"{prefix}{name}/", exclude, (*above, ino), files)
+            continue
+        path = f"{prefix}{name}"
+        try:
+            path.encode()
+        except UnicodeEncodeError:
+            raise SourceError(
+                f"file name is not UTF-8: {os.fsencode(entry.path)!r}", hint="rename the file: an index holds text"
+            ) from None
+        try:
+            files.append(ListedFile(path, version_of(entry.stat())))
+        except FileNotFoundError:  # a link to nothing, or deleted while we look: it is not there
+            continue
+
+
+def list_remote(root: str, remote: Remote) -> list[ListedFile]:
+    """Lists what lies below a remote folder; an empty or absent one gives nothing."""
+    below = f"{root.rstrip('/')}/"
+    try:
+        objects = remote.list(below)
+    except ObjectNotFound:
+        return []
+    files = []
+    for info in objects:
+        if not info.url.startswith(below):
+            raise SourceError(
+                f"listing of {below} names an object that is not below it: {info.url}",
+                hint="write the URL as the store names it: same scheme, same bucket, no '..'",
+                url=root,
+            )
+        path = info.url[len(below) :]
+        # stores show a folder as an empty object whose key ends in '/'
+        if path and not path.endswith("/") and not path.startswith(".") and "/." not in path:
+            files.append(ListedFile(path, info.version))
+    files.sort(key=lambda file: file.path)
+    return files

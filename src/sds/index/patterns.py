@@ -1,0 +1,57 @@
+"""Wildcards: which names a pattern means, equally for a folder on disk and for a listing of a bucket.
+
+`*` and `?` stay inside one folder, `[abc]` and `[!abc]` choose a letter, `**` as a whole part is any number of folders.
+Hidden names (a part that begins with a dot) match only where the pattern has that dot.
+"""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["fixed_folder", "has_wildcard", "matcher"]
+
+_MAGIC = re.compile(r"[*?\[]")
+
+
+def has_wildcard(address: str) -> bool:
+    """Whether an address is a pattern; in an http URL, '?' begins the query part and '[' is no letter of a path."""
+    if address.lower().startswith(("http://", "https://")):
+        return "*" in address
+    return _MAGIC.search(address) is not None
+
+
+def fixed_folder(pattern: str) -> str:
+    """The folder of a pattern before its first wildcard: the root of everything it can match."""
+    magic = _MAGIC.search(pattern)
+    return pattern[: magic.start() if magic else len(pattern)].rpartition("/")[0] or "/"
+
+
+def matcher(pattern: str) -> re.Pattern[str]:
+    """Compiles a pattern; use `fullmatch` on paths of the same form."""
+    parts = pattern.split("/")
+    pieces: list[str] = []
+    for i, part in enumerate(parts):
+        last = i == len(parts) - 1
+        if part == "**":
+            pieces.append(r"(?:[^/.][^/]*/)*" + ("[^/.][^/]*" if last else ""))
+        else:
+            pieces.append(_part(part) + ("" if last else "/"))
+    return re.compile("".join(pieces), re.DOTALL)
+
+
+def _part(part: str) -> str:
+    out = "(?![.])" if part[:1] in ("*", "?", "[") else ""
+    i = 0
+    while i < len(part):
+        letter, i = part[i], i + 1
+        if letter == "*":
+            out += "[^/]*"
+        elif letter == "?":
+            out += "[^/]"
+        elif letter == "[" and (end := part.find("]", i + (2 if part[i : i + 1] == "!" else 1))) > 0:
+            chosen, i = part[i:end].replace("\\", "\\\\").replace("[", "\\[").replace("&", "\\&"), end + 1
+            chosen = f"^/{chosen[1:]}" if chosen.startswith("!") else chosen.replace("^", "\\^", 1)
+            out += f"[{chosen}]"
+        else:
+            out += re.escape(letter)
+    return out

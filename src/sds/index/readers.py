@@ -1,0 +1,173 @@
+"""Index files -> Arrow tables: one reader per format, from a local path.
+
+Columns named as text keep their text where the format is text ("00100" stays "00100"). Dates in text formats stay text.
+Types that differ only in layout (dictionaries, views) are made plain. Whatever is wrong with a file is a SourceError
+that names it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from sds.errors import SchemaError, SourceError
+from sds.index.formats import Format
+from sds.index.records import read_json
+
+__all__ = ["ReadFile", "is_temporal_free", "plain_table", "plain_type", "read_index_file"]
+
+# a row must fit into a block; larger blocks cost parallelism in files that are not much larger
+_CSV_BLOCK_BYTES = 8 << 20
+_PARQUET_BATCH_ROWS = 1 << 17
+
+
+@dataclass(frozen=True)
+class ReadFile:
+    """A table as read, and the names of all columns that its file has (a reader may leave out unwanted ones)."""
+
+    table: pa.Table
+    columns: tuple[str, ...]
+
+
+def read_index_file(
+    path: Path, format_: Format, *, name: str, text: Collection[str], columns: Collection[str] | None = None
+) -> ReadFile:
+    """Reads one index file.
+
+    Args:
+        path: where it lies on this machine.
+        format_: how to read it.
+        name: its address, for messages.
+        text: columns that are to be read as text where the format leaves types open.
+        columns: the columns that are needed, or None for all; a reader may give more.
+
+    Raises:
+        SourceError: the file is damaged, or not of that format.
+        SchemaError: two of its columns have the same name.
+    """
+    try:
+        if format_.family == "parquet":
+            read = _read_parquet(path, columns)
+        elif format_.family == "arrow":
+            read = _read_arrow(path, columns)
+        elif format_.family == "json":
+            read = _read_json(path, format_, text)
+        else:
+            read = _read_csv(path, format_, text)
+    except (pa.ArrowException, OSError, ValueError) as e:
+        if isinstance(e, SourceError):
+            raise
+        raise SourceError(
+            f"index file cannot be read: {name}: {' '.join(str(e).split())}",
+            hint=f"is it whole, and really {format_.family}{f' with {format_.codec}' if format_.codec else ''}?",
+            url=name,
+        ) from e
+    _check_names(read.columns, name)
+    return ReadFile(plain_table(read.table), read.columns)
+
+
+def _check_names(columns: Collection[str], name: str) -> None:
+    seen: set[str] = set()
+    for column in columns:
+        if column in seen:
+            raise SchemaError(f"two columns have the same name: {column!r} in {name}", hint="rename one", url=name)
+        if column.startswith("__sds_"):
+            raise SchemaError(
+                f"column has a reserved name: {column!r} in {name}", hint="names with __sds_ are ours", url=name
+            )
+        seen.add(column)
+
+
+def _stream(path: Path, format_: Format) -> Any:
+    return pa.input_stream(str(path), compression=format_.codec)
+
+
+def _read_csv(path: Path, format_: Format, text: Collection[str]) -> ReadFile:
+    from pyarrow import csv
+
+    if path.stat().st_size == 0:
+        return ReadFile(pa.table({}), ())
+
+    def read(types: dict[str, pa.DataType]) -> pa.Table:
+        with _stream(path, format_) as stream:
+            return csv.read_csv(
+                stream,
+                read_options=csv.ReadOptions(block_size=_CSV_BLOCK_BYTES),
+                parse_options=csv.ParseOptions(
+                    delimiter="\t" if format_.family == "tsv" else ",", newlines_in_values=True
+                ),
+                convert_options=csv.ConvertOptions(column_types=types),
+            )
+
+    types = dict.fromkeys(text, pa.string())
+    table = read(types)
+    dated = [field.name for field in table.schema if not is_temporal_free(field.type)]
+    if dated:  # rare: a text file has no dates, and a sample no use for them
+        table = read(types | dict.fromkeys(dated, pa.string()))
+    return ReadFile(table, tuple(table.column_names))
+
+
+def _read_json(path: Path, format_: Format, text: Collection[str]) -> ReadFile:
+    with _stream(path, format_) as stream:
+        table = read_json(stream.read_buffer(), text=text)
+    return ReadFile(table, tuple(table.column_names))
+
+
+def _read_parquet(path: Path, columns: Collection[str] | None) -> ReadFile:
+    from pyarrow import parquet
+
+    with parquet.ParquetFile(str(path), memory_map=True) as file:
+        names = file.schema_arrow.names
+        _check_names(names, str(path))
+        wanted = None if columns is None else [name for name in names if name in columns]
+        # in pieces: one allocation of the whole is much slower on its first touch, and is needed twice at its peak
+        batches = file.iter_batches(batch_size=_PARQUET_BATCH_ROWS, columns=wanted)
+        schema = file.schema_arrow if wanted is None else pa.schema([file.schema_arrow.field(name) for name in wanted])
+        return ReadFile(pa.Table.from_batches(batches, schema), tuple(names))
+
+
+def _read_arrow(path: Path, columns: Collection[str] | None) -> ReadFile:
+    source = pa.memory_map(str(path))
+    try:
+        table = pa.ipc.open_file(source).read_all()
+    except pa.ArrowInvalid:
+        source.seek(0)  # the other form of Arrow files: a stream without a footer
+        table = pa.ipc.open_stream(source).read_all()
+    names = table.column_names
+    return ReadFile(table if columns is None else table.select([n for n in names if n in columns]), tuple(names))
+
+
+def is_temporal_free(type_: pa.DataType) -> bool:
+    """Whether a type has no date or time in it, at any depth."""
+    if pa.types.is_nested(type_):
+        return all(is_temporal_free(type_.field(i).type) for i in range(type_.num_fields))
+    return not pa.types.is_temporal(type_)
+
+
+def plain_type(type_: pa.DataType) -> pa.DataType:
+    """The type that values have whatever their layout: no dictionaries, views, extensions."""
+    if isinstance(type_, pa.BaseExtensionType):
+        return plain_type(type_.storage_type)
+    if pa.types.is_dictionary(type_):
+        return plain_type(type_.value_type)
+    if pa.types.is_string_view(type_):
+        return pa.string()
+    if pa.types.is_binary_view(type_):
+        return pa.binary()
+    return type_
+
+
+def plain_table(table: pa.Table) -> pa.Table:
+    """The table in plain types, without the writer's metadata."""
+    columns = []
+    for column in table.columns:
+        type_ = plain_type(column.type)
+        if isinstance(column.type, pa.BaseExtensionType):
+            column = pa.chunked_array([chunk.storage for chunk in column.chunks], column.type.storage_type)
+        columns.append(column if column.type == type_ else column.cast(type_))
+    fields = [pa.field(name, column.type) for name, column in zip(table.column_names, columns, strict=True)]
+    return pa.table(columns, schema=pa.schema(fields))

@@ -1,0 +1,303 @@
+"""What `src` means: a path, URL, wildcard, directory, text list, or several of them -> index files and sample files.
+
+Goes out: a Source, which names every file with its version, so that its identity changes when anything there changes.
+No index file is opened here. Order is fixed: names in byte order, lines of a list and entries of `src` as they stand.
+"""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeAlias
+
+from sds.errors import ObjectNotFound, OptionError, SourceError, SourceNotFound, UnsupportedSource
+from sds.index import addresses
+from sds.index.formats import LIST_EXTENSION, Format, describe_known, extension_of, format_of, is_index_file
+from sds.index.listing import ListedFile, list_local, list_remote, version_of
+from sds.index.patterns import fixed_folder, has_wildcard, matcher
+from sds.index.remote import OpenRemote
+
+__all__ = ["IndexFile", "SampleFiles", "Source", "SourceLike", "find_source"]
+
+SourceLike: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+
+_NUM_HEADS_AT_ONCE = 16
+
+
+@dataclass(frozen=True, slots=True)
+class IndexFile:
+    """A table to read: its address, its format, and what changes when its content does."""
+
+    url: str
+    format: Format
+    version: str
+
+    @property
+    def folder(self) -> str:
+        """What relative paths in the table are relative to."""
+        return addresses.folder_of(self.url)
+
+    @property
+    def token(self) -> str:
+        """Address and version: equal tokens mean an equal file."""
+        return f"index {self.url} {self.version}"
+
+
+@dataclass(frozen=True, slots=True)
+class SampleFiles:
+    """Files to be grouped into samples: from a directory, a wildcard, or the lines of a list.
+
+    Attributes:
+        origin: the directory, pattern or list, for messages.
+        folder: what the paths are relative to.
+        files: relative paths with versions, or lines of a list (relative or absolute) whose versions are ''.
+        token: equal tokens mean equal files.
+        from_list: whether they are lines of a list: their order is meant, and nobody has looked for them.
+    """
+
+    origin: str
+    folder: str
+    files: tuple[ListedFile, ...]
+    token: str
+    from_list: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Everything that an index is made from, in order."""
+
+    kind: str
+    name: str
+    parts: tuple[IndexFile | SampleFiles, ...]
+
+    @property
+    def index_files(self) -> list[IndexFile]:
+        """The tables among the parts."""
+        return [part for part in self.parts if isinstance(part, IndexFile)]
+
+    @property
+    def sample_files(self) -> list[SampleFiles]:
+        """The groups of sample files among the parts."""
+        return [part for part in self.parts if isinstance(part, SampleFiles)]
+
+    @property
+    def tokens(self) -> list[str]:
+        """Address and version of every file."""
+        return [part.token for part in self.parts]
+
+    def limited(self, max_index_files: int | None) -> Source:
+        """The same source with only its first index files."""
+        if max_index_files is None:
+            return self
+        left_out = set(map(id, self.index_files[max_index_files:]))
+        return replace(self, parts=tuple(part for part in self.parts if id(part) not in left_out))
+
+
+def find_source(src: SourceLike, *, folder: Path, open_remote: OpenRemote) -> Source:
+    """Finds every file that `src` means.
+
+    Args:
+        src: a path, URL, wildcard, directory or text list, or a list of those.
+        folder: where indexes are built; it is no part of a directory that it happens to lie in.
+        open_remote: gives the reader of remote objects; called only if something is remote.
+
+    Raises:
+        OptionError: `src` is nothing that could be a source.
+        SourceNotFound: nothing is there.
+        UnsupportedSource: a file is there that no reader knows.
+    """
+    finder = _Finder(addresses.absolute(os.fspath(folder)), open_remote)
+    if isinstance(src, str | os.PathLike):
+        return finder.find(_text(src))
+    if not isinstance(src, list | tuple) or not src:
+        raise OptionError(
+            f"src is not a source: {src!r}", hint="give a path, a URL, a wildcard, a directory, or a list of those"
+        )
+    sources = [finder.find(_text(entry)) for entry in src]
+    if len(sources) == 1:
+        return sources[0]
+    return Source("several", sources[0].name, tuple(part for source in sources for part in source.parts))
+
+
+def _text(src: str | os.PathLike[str]) -> str:
+    text = os.fspath(src) if isinstance(src, str | os.PathLike) else src
+    if not isinstance(text, str) or not text.strip() or "\0" in text:
+        raise OptionError(f"src is not a path or URL: {src!r}", hint="give text without null bytes")
+    return text
+
+
+class _Finder:
+    def __init__(self, exclude: str, open_remote: OpenRemote) -> None:
+        self._exclude = exclude
+        self._open_remote = open_remote
+
+    def find(self, text: str) -> Source:
+        address = addresses.absolute(text)
+        if addresses.is_remote(address):
+            return self._remote(address)
+        if text.endswith("/") and not Path(address).is_dir() and not has_wildcard(address):
+            raise _not_found(address)
+        return self._local(address)
+
+    def _local(self, path: str) -> Source:
+        if Path(path).is_dir():
+            return _directory(path, list_local(path, exclude=self._exclude))
+        if Path(path).exists():
+            return self._file(path)
+        if has_wildcard(path):  # only now: a file that is there may have a bracket in its name
+            root = fixed_folder(path)
+            found = [p for p in glob.glob(path, recursive=True) if not Path(p).is_dir()]
+            below = len(root.rstrip("/")) + 1
+            return self._wildcard(path, root, [ListedFile(p[below:], _local_version(p)) for p in sorted(found)])
+        raise _not_found(path)
+
+    def _remote(self, url: str) -> Source:
+        if has_wildcard(url):
+            root = fixed_folder(url)
+            wanted = matcher(url[len(root) + 1 :])
+            files = [file for file in list_remote(root, self._open_remote()) if wanted.fullmatch(file.path)]
+            return self._wildcard(url, root, files)
+        if not url.endswith("/") and (is_index_file(url) or extension_of(url) == LIST_EXTENSION):
+            return self._file(url)
+        files = list_remote(url, self._open_remote())
+        if files:
+            return _directory(url.rstrip("/"), files)
+        if not url.endswith("/"):
+            self._version(url)  # SourceNotFound, unless it is a file of some other kind
+            raise _unsupported(url)
+        raise _not_found(url)
+
+    def _file(self, address: str) -> Source:
+        format_ = format_of(address)
+        if format_ is not None:
+            return Source("file", _name(address), (IndexFile(address, format_, self._version(address)),))
+        if extension_of(address) == LIST_EXTENSION:
+            return self._list(address)
+        raise _unsupported(address)
+
+    def _wildcard(self, pattern: str, root: str, files: list[ListedFile]) -> Source:
+        if not files:
+            raise _not_found(pattern)
+        # the pattern's own ending decides; one without an ending means tables only if it matches nothing else
+        if format_of(pattern) is not None or all(is_index_file(file.path) for file in files):
+            parts: list[IndexFile | SampleFiles] = []
+            for file in files:
+                format_ = format_of(file.path)
+                if format_ is None:
+                    raise _unsupported(addresses.join(root, file.path))
+                parts.append(IndexFile(addresses.join(root, file.path), format_, file.version))
+            return Source("wildcard", _name(root), tuple(parts))
+        return Source("wildcard", _name(root), (_samples(pattern, root, files),))
+
+    def _list(self, address: str) -> Source:
+        version = self._version(address)
+        folder = addresses.folder_of(address)
+        tables: list[str] = []
+        samples: list[ListedFile] = []
+        for line in self._lines(address):
+            if is_index_file(line):
+                tables.append(_from_list(folder, line, address))
+            else:
+                samples.append(ListedFile(line, ""))
+        parts: list[IndexFile | SampleFiles] = []
+        for table, table_version in zip(tables, self._versions(tables), strict=True):
+            format_ = format_of(table)
+            assert format_ is not None
+            parts.append(IndexFile(table, format_, table_version))
+        if samples:
+            token = f"list {address} {version}"
+            parts.append(SampleFiles(address, folder, tuple(samples), token, from_list=True))
+        if not parts:
+            raise SourceError(
+                f"list has no lines: {address}", hint="write one index file or sample file a line", url=address
+            )
+        return Source("list", _name(address), tuple(parts))
+
+    def _lines(self, address: str) -> list[str]:
+        content = self._open_remote().read(address) if addresses.is_remote(address) else Path(address).read_bytes()
+        try:
+            text = content.decode("utf-8-sig")
+        except UnicodeDecodeError as e:
+            raise SourceError(
+                f"list is not UTF-8 text: {address}", hint="write one path or URL a line", url=address
+            ) from e
+        return [stripped for line in text.split("\n") if (stripped := line.strip())]
+
+    def _versions(self, urls: list[str]) -> list[str]:
+        if len(urls) < 2 or not any(map(addresses.is_remote, urls)):
+            return [self._version(url) for url in urls]
+        with ThreadPoolExecutor(_NUM_HEADS_AT_ONCE) as pool:
+            return list(pool.map(self._version, urls))
+
+    def _version(self, address: str) -> str:
+        if not addresses.is_remote(address):
+            return _local_version(address)
+        try:
+            info = self._open_remote().head(address)
+        except ObjectNotFound as e:
+            raise _not_found(address) from e
+        return f"{info.size}-{info.version}"
+
+
+def _directory(root: str, files: list[ListedFile]) -> Source:
+    if not files:
+        raise SourceError(
+            f"directory has no files: {root}", hint="hidden files do not count; is it the right one?", url=root
+        )
+    return Source("directory", _name(root), (_samples(root, root, files),))
+
+
+def _samples(origin: str, root: str, files: list[ListedFile]) -> SampleFiles:
+    digest = hashlib.blake2b(digest_size=16)
+    for file in files:
+        digest.update(f"{file.path}\0{file.version}\0".encode())
+    return SampleFiles(origin, root, tuple(files), f"samples {root} {digest.hexdigest()}")
+
+
+def _local_version(path: str) -> str:
+    try:
+        stat = os.stat(path)
+    except FileNotFoundError as e:
+        raise _not_found(path) from e
+    # the inode tells a file that was replaced in the same moment by one of the same size
+    return f"{version_of(stat)}-{stat.st_ino}"
+
+
+def _from_list(folder: str, line: str, address: str) -> str:
+    if addresses.is_absolute(line):
+        return addresses.absolute(line)
+    joined = addresses.normalise(addresses.join(folder, line))
+    if joined is None:
+        raise SourceError(
+            f"line of {address} climbs above its bucket: {line!r}", hint="write the whole URL", url=address
+        )
+    return joined
+
+
+def _name(address: str) -> str:
+    anchor, path = addresses.split_anchor(address)
+    return path.rpartition("/")[2] or anchor
+
+
+def _not_found(address: str) -> SourceNotFound:
+    if addresses.is_remote(address):
+        hint = "check bucket, path and endpoint; a directory needs at least one object below it"
+    else:
+        there = Path(address)
+        while not there.exists() and there != there.parent:
+            there = there.parent
+        hint = f"the part of it that exists is {there}; relative paths start at the working folder"
+    return SourceNotFound(f"nothing is at the source: {address}", hint=hint, url=address)
+
+
+def _unsupported(address: str) -> UnsupportedSource:
+    return UnsupportedSource(
+        f"no reader knows this kind of file: {address}",
+        hint=f"index files end in {describe_known()}; .txt is a list of files; for sample files give their folder",
+        url=address,
+    )

@@ -1,0 +1,244 @@
+"""TableIndex: an Arrow file seen as rows, reached by number in microseconds.
+
+Comes in: a Manifest that says where the table lies and what its columns mean. Goes out: Row values in the order asked
+for. The file is memory-mapped: its pages are shared by all processes, forked or spawned, and nothing is parsed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from sds.errors import SourceError, SourceNotFound
+from sds.index.cells import CellReader, cell_reader
+from sds.index.listing import version_of
+from sds.types import Row
+
+__all__ = ["KEY_COLUMN", "VERSION_PREFIX", "Index", "IndexFacts", "Manifest", "TableIndex"]
+
+KEY_COLUMN = "__sds_key__"
+VERSION_PREFIX = "__sds_version__:"
+
+
+class IndexFacts(msgspec.Struct, frozen=True):
+    """What an index was made of, for people.
+
+    Attributes:
+        kind: 'file', 'directory', 'wildcard', 'list' or 'several'.
+        num_index_files: tables that were read.
+        num_sample_files: files that were grouped into samples.
+        rows_at_source: rows of all of them.
+        rows_after_query: rows that the query gave; all, without one.
+        rows_left_out: of those, rows left out because a column to download has no value.
+        rows: what is left, after max_size.
+        path: where the table lies.
+        in_place: whether that is the source itself.
+    """
+
+    kind: str
+    num_index_files: int
+    num_sample_files: int
+    rows_at_source: int
+    rows_after_query: int
+    rows_left_out: int
+    rows: int
+    path: str
+    in_place: bool
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """All that must be known to open a table again.
+
+    Attributes:
+        storage: 'arrow', memory-mapped, or 'parquet', held in memory.
+        columns: the columns that rows have, in order.
+        key_column: the column that ids are made of; None: ids are row numbers.
+        columns_to_download: those of the columns that hold files.
+        versions: those of them that have a column of versions.
+        source_version: of a source that is used where it lies; it must not change under a pickled index.
+    """
+
+    storage: str
+    fingerprint: str
+    columns: tuple[str, ...]
+    key_column: str | None
+    columns_to_download: tuple[str, ...]
+    versions: tuple[str, ...]
+    facts: IndexFacts
+    source_version: str | None = None
+
+
+class Index(Protocol):
+    """An ordered, addressable table of what can be read, with a fingerprint."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Equal for equal content, on any machine."""
+        ...
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Names and types of the columns that rows have."""
+        ...
+
+    @property
+    def columns_to_download(self) -> tuple[str, ...]:
+        """The columns that hold URLs or paths."""
+        ...
+
+    @property
+    def facts(self) -> IndexFacts:
+        """What it was made of."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def rows(self, ids: Sequence[int] | npt.NDArray[np.integer[Any]]) -> list[Row]:
+        """The rows with these numbers, in this order."""
+        ...
+
+    def close(self) -> None:
+        """Lets go of what is held."""
+        ...
+
+
+class TableIndex:
+    """An index whose rows are those of one table. Safe to share between threads, to fork with, and to pickle."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        """Opens the table that the manifest describes.
+
+        Raises:
+            SourceNotFound: it is gone.
+            SourceError: it is damaged.
+        """
+        self._manifest = manifest
+        self._open()
+
+    def _open(self) -> None:
+        manifest = self._manifest
+        path, size = manifest.facts.path, manifest.facts.rows
+        batches = _load(path, manifest)
+        stored = batches[0].schema.names
+        wanted = [*manifest.columns, *(VERSION_PREFIX + name for name in manifest.versions)]
+        if manifest.key_column is not None and manifest.key_column not in wanted:
+            wanted.append(manifest.key_column)
+        self._places = [stored.index(name) for name in wanted]
+        self._batches = batches
+        self._readers: list[list[CellReader] | None] = [None] * len(batches)  # made when a batch is first read
+        self._starts = np.cumsum([0, *(batch.num_rows for batch in batches)])
+        if self._starts[-1] < size:
+            raise SourceError(
+                f"table is shorter than when it was indexed: {path}", hint="open the dataset again", url=path
+            )
+        self._size = size
+        self._num_values = len(manifest.columns)
+        self._key_place = None if manifest.key_column is None else wanted.index(manifest.key_column)
+        self._schema = pa.schema(
+            [batches[0].schema.field(i).remove_metadata() for i in self._places[: self._num_values]]
+        )
+
+    @property
+    def fingerprint(self) -> str:
+        """Equal for equal content, on any machine."""
+        return self._manifest.fingerprint
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Names and types of the columns that rows have."""
+        return self._schema
+
+    @property
+    def columns_to_download(self) -> tuple[str, ...]:
+        """The columns that hold URLs or paths."""
+        return self._manifest.columns_to_download
+
+    @property
+    def facts(self) -> IndexFacts:
+        """What it was made of."""
+        return self._manifest.facts
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __repr__(self) -> str:
+        return f"TableIndex({self._size} rows, {self.facts.kind}, {self.facts.path})"
+
+    def rows(self, ids: Sequence[int] | npt.NDArray[np.integer[Any]]) -> list[Row]:
+        """The rows with these numbers, in this order.
+
+        Raises:
+            IndexError: a number is not in [0, len).
+        """
+        numbers = np.asarray(ids, np.int64)
+        if not len(numbers):
+            return []
+        if numbers.min() < 0 or numbers.max() >= self._size:
+            raise IndexError(f"row is not in [0, {self._size}): {numbers[(numbers < 0) | (numbers >= self._size)][0]}")
+        batches = np.searchsorted(self._starts, numbers, "right") - 1
+        places = numbers - self._starts[batches]
+        columns, versions, key_place = self._manifest.columns, self._manifest.versions, self._key_place
+        rows = []
+        for number, batch, place in zip(numbers.tolist(), batches.tolist(), places.tolist(), strict=True):
+            readers = self._readers[batch] or self._make_readers(batch)
+            cells = [read(place) for read in readers]
+            key = number if key_place is None else cells[key_place]
+            rows.append(
+                Row(
+                    number,
+                    str(key),
+                    dict(zip(columns, cells, strict=False)),  # the cells of hidden columns come after
+                    _known(versions, cells[len(columns) :]) if versions else None,
+                )
+            )
+        return rows
+
+    def close(self) -> None:
+        """Lets go of the mapping; rows cannot be read after it."""
+        self._batches, self._readers, self._size = [], [], 0
+
+    def __getstate__(self) -> Manifest:
+        return self._manifest
+
+    def __setstate__(self, manifest: Manifest) -> None:
+        self._manifest = manifest
+        self._open()
+
+    def _make_readers(self, batch: int) -> list[CellReader]:
+        readers = [cell_reader(self._batches[batch].column(place)) for place in self._places]
+        self._readers[batch] = readers
+        return readers
+
+
+def _known(names: tuple[str, ...], versions: list[Any]) -> dict[str, str]:
+    return {name: version for name, version in zip(names, versions, strict=False) if version is not None}
+
+
+def _load(path: str, manifest: Manifest) -> list[Any]:
+    try:
+        if manifest.source_version not in (None, version_of(os.stat(path))):
+            raise SourceError(f"source changed since it was indexed: {path}", hint="open the dataset again", url=path)
+        if manifest.storage == "parquet":
+            from sds.index.formats import Format
+            from sds.index.readers import read_index_file
+
+            wanted = {*manifest.columns, *((manifest.key_column,) if manifest.key_column else ())}
+            read = read_index_file(Path(path), Format("parquet"), name=path, text=(), columns=wanted)
+            return list(read.table.combine_chunks().to_batches())
+        reader = pa.ipc.open_file(pa.memory_map(path))
+        return [reader.get_batch(i) for i in range(reader.num_record_batches)]
+    except FileNotFoundError as e:
+        raise SourceNotFound(
+            f"index table is gone: {path}", hint="open the dataset again: it is built anew", url=path
+        ) from e
+    except (pa.ArrowException, OSError) as e:
+        raise SourceError(
+            f"index table cannot be read: {path}: {e}", hint="delete it: it is built anew", url=path
+        ) from e

@@ -1,0 +1,53 @@
+"""Samples -> one batch: what can be stacked is stacked, the rest stays a list.
+
+Comes in: a list of dicts. Goes out: a dict of fields. Tensors and arrays of one shape become one tensor with a leading
+batch axis, numbers a tensor, dicts are collated field by field; text, bytes, None and what does not fit stay lists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from sds.errors import TransformError
+from sds.types import Sample
+
+__all__ = ["collate"]
+
+
+def collate(samples: Sequence[Sample]) -> dict[str, Any]:
+    """One batch of several samples, which must have the same fields."""
+    first = samples[0]
+    for sample in samples:
+        if sample.keys() != first.keys():
+            differing = sorted(map(str, sample.keys() ^ first.keys()))
+            raise TransformError(
+                f"samples of one batch have different fields: {differing} are not in all of them",
+                hint="end the transforms with EnsureFieldsTransform([...], drop_others=True)",
+                stage="collate",
+                key=str(sample.get("__sample_key__", "")) or None,
+            )
+    return {field: _stack([sample[field] for sample in samples]) for field in first}
+
+
+def _stack(values: list[Any]) -> Any:
+    first = values[0]
+    kind = type(first)
+    if isinstance(first, torch.Tensor):
+        alike = all(isinstance(v, torch.Tensor) and v.shape == first.shape and v.dtype == first.dtype for v in values)
+        return torch.stack(values) if alike else values  # [b, ...]
+    if isinstance(first, np.ndarray):
+        alike = all(isinstance(v, np.ndarray) and v.shape == first.shape and v.dtype == first.dtype for v in values)
+        return torch.from_numpy(np.stack(values)) if alike and first.dtype.kind in "biufc" else values
+    if kind is bool or kind is int or kind is float:
+        if all(type(v) is kind for v in values):
+            return torch.tensor(values, dtype={bool: torch.bool, int: torch.int64, float: torch.float64}[kind])
+        return torch.tensor(values) if all(type(v) in (int, float) for v in values) else values
+    if isinstance(first, np.generic) and all(isinstance(v, np.generic) for v in values) and first.dtype.kind in "biufc":
+        return torch.from_numpy(np.array(values))
+    if isinstance(first, dict) and all(isinstance(v, dict) and v.keys() == first.keys() for v in values):
+        return {field: _stack([v[field] for v in values]) for field in first}
+    return values

@@ -1,0 +1,237 @@
+"""StreamingDataLoader: a dataset -> batches, in the background of this process or in worker processes, in order.
+
+The state says what was handed to the caller: not what is prefetched, not what a worker has made. It is a few integers
+and the same on all ranks, and a loader with another number of ranks, workers or batch size goes on from it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch.utils.data import DataLoader
+
+from sds.dataset import StreamingDataset
+from sds.dataset.leases import Leases
+from sds.dataset.options import check_count
+from sds.dataset.shared import SharedBlock
+from sds.dataset.state import State
+from sds.errors import OptionError
+from sds.events import Stats
+from sds.loader.collate import collate
+from sds.loader.steps import step_jobs
+from sds.loader.threads import ThreadedBatches
+from sds.loader.workers import EPOCH, POSITION, Envelope, StepStream, WorkerTraceback
+from sds.plan import Steps, steps
+from sds.types import Sample
+from sds.world import World
+
+__all__ = ["StreamingDataLoader"]
+
+
+class StreamingDataLoader:
+    """Batches of a StreamingDataset. One item is one step: this rank's share of a global batch.
+
+    Args:
+        dataset: what to load.
+        batch_size: samples per batch and rank.
+        num_workers: 0 decodes in threads of this process, the fast default; more runs worker processes, for transforms
+            that are heavy in Python.
+        num_threads: decode threads with num_workers=0. Default: the cores that this process may use.
+        drop_last: drop the samples that do not fill a global batch, instead of handing out a smaller last one.
+        collate_fn: samples -> batch. Default: `sds.loader.collate`.
+        pin_memory: put tensors into page-locked memory, for faster copies to a GPU.
+        prefetch_batches: batches made ahead (with workers: per worker).
+        persistent_workers: keep worker processes between epochs.
+        multiprocessing_context: 'fork', 'spawn' or 'forkserver'.
+        timeout: seconds to wait for a worker's batch; 0: no limit.
+        world: this process among the others. Default: the dataset's, else detected.
+        bucket_by: not available yet.
+    """
+
+    def __init__(
+        self,
+        dataset: StreamingDataset,
+        batch_size: int,
+        *,
+        num_workers: int = 0,
+        num_threads: int | None = None,
+        drop_last: bool = False,
+        collate_fn: Callable[[list[Sample]], Any] | None = None,
+        pin_memory: bool = False,
+        prefetch_batches: int = 2,
+        persistent_workers: bool = False,
+        multiprocessing_context: Any = None,
+        timeout: float = 0,
+        world: World | None = None,
+        bucket_by: Any = None,
+    ) -> None:
+        if not isinstance(dataset, StreamingDataset):
+            hint = "construct a sds.StreamingDataset first"
+            raise OptionError(f"dataset is no StreamingDataset: {type(dataset).__name__}", hint=hint)
+        if bucket_by is not None:
+            hint = "leave bucket_by out in this version; the CHANGELOG says when it comes"
+            raise OptionError("bucket_by is not available yet", hint=hint)
+        check_count("batch_size", batch_size, minimum=1)
+        check_count("num_workers", num_workers, minimum=0)
+        check_count("prefetch_batches", prefetch_batches, minimum=1)
+        if num_threads is not None:
+            check_count("num_threads", num_threads, minimum=1)
+        if persistent_workers and not num_workers:
+            raise OptionError("persistent_workers needs num_workers > 0", hint="leave persistent_workers out")
+        self.dataset = dataset
+        self.batch_size = batch_size
+        self.num_workers = num_workers
+        self.drop_last = drop_last
+        self._num_threads = num_threads or len(os.sched_getaffinity(0))
+        self._collate = collate_fn or collate
+        self._pin_memory = pin_memory
+        self._ahead = prefetch_batches
+        self._persistent = persistent_workers
+        self._context = multiprocessing_context
+        self._timeout = timeout
+        self._world = world
+        self._cursor: tuple[int, int] | None = None  # (epoch, position) of what was handed out
+        self._running: Iterator[Any] | None = None
+        self._workers: DataLoader[Envelope] | None = None
+        self._where = SharedBlock(2)
+
+    @property
+    def world(self) -> World:
+        """This process among the others."""
+        return self._world or self.dataset.world
+
+    def __len__(self) -> int:
+        """Batches of a whole epoch, exactly."""
+        return len(self._steps(self.dataset.epoch, 0))
+
+    def _steps(self, epoch: int, start: int) -> Steps:
+        rank, size = self.world.replica
+        return steps(self.dataset.plan.length(epoch), start, size, rank, self.batch_size, self.drop_last)
+
+    def __iter__(self) -> Iterator[Any]:
+        """The batches of the current epoch, from its start or from where a loaded state says."""
+        self._stop()
+        epoch, start = self.dataset.begin()
+        self._cursor = (epoch, start)
+        self._running = self._batches(epoch, start)
+        return self._running
+
+    def _batches(self, epoch: int, start: int) -> Iterator[Any]:
+        todo = self._steps(epoch, start)
+        tally = self.dataset.delivery.tally
+        tally.begin()
+        made = self._from_workers(epoch, start) if self.num_workers else self._from_threads(epoch, todo)
+        try:
+            for k in range(len(todo)):
+                with tally.waiting("batch"):
+                    batch, num_samples = next(made)
+                last = k + 1 == len(todo)
+                self._cursor = (epoch + 1, 0) if last else (epoch, todo.stop(k))
+                tally.delivered(num_samples)
+                if last:
+                    self.dataset.finish(epoch)
+                yield batch
+            if not len(todo):
+                self._cursor = (epoch + 1, 0)
+                self.dataset.finish(epoch)
+        finally:
+            made.close()  # type: ignore[attr-defined]  # a generator
+
+    def _from_threads(self, epoch: int, todo: Steps) -> Iterator[tuple[Any, int]]:
+        delivery = self.dataset.delivery
+        jobs = step_jobs(delivery, epoch, todo, range(len(todo)), *self.dataset.window)
+        batches = ThreadedBatches(delivery, jobs, self._collate, self._num_threads, self._ahead)
+        leases = Leases(1)
+        try:
+            for made in batches:
+                leases.hold(made.held)  # the paths of the batch before are past now
+                yield self._pinned(made.batch), made.num_samples
+        finally:
+            batches.close()
+            leases.release()
+
+    def _from_workers(self, epoch: int, start: int) -> Iterator[tuple[Any, int]]:
+        self._where[EPOCH], self._where[POSITION] = epoch, start
+        if self._workers is None or not self._persistent:
+            self._workers = self._make_workers()
+        policy, tally = self.dataset.delivery.policy, self.dataset.delivery.tally
+        envelopes = iter(self._workers)
+        try:
+            for envelope in envelopes:
+                tally.merge(envelope.counts)
+                if envelope.error is not None:
+                    raise envelope.error from WorkerTraceback(f"\n{envelope.trace}")
+                policy.record(envelope.failures, envelope.num_attempts)
+                yield envelope.batch, envelope.num_samples
+        finally:
+            if not self._persistent:
+                shutdown = getattr(envelopes, "_shutdown_workers", None)
+                del envelopes
+                if shutdown is not None:
+                    shutdown()
+
+    def _make_workers(self) -> DataLoader[Envelope]:
+        stream = StepStream(
+            self.dataset,
+            self._collate,
+            batch_size=self.batch_size,
+            drop_last=self.drop_last,
+            replica=self.world.replica,
+            where=self._where,
+            num_held=self._ahead + 2,
+        )
+        return DataLoader(
+            stream,
+            batch_size=None,
+            num_workers=self.num_workers,
+            pin_memory=self._pin_memory,
+            timeout=self._timeout,
+            multiprocessing_context=self._context,
+            prefetch_factor=self._ahead,
+            persistent_workers=self._persistent,
+        )
+
+    def _pinned(self, batch: Any) -> Any:
+        if not self._pin_memory:
+            return batch
+        from torch.utils.data._utils.pin_memory import pin_memory
+
+        return pin_memory(batch)  # type: ignore[no-untyped-call]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where delivery stands: a small JSON-able copy, the same on all ranks."""
+        if self._cursor is None:
+            return self.dataset.state_dict()
+        return self.dataset.make_state(*self._cursor).to_dict()
+
+    def load_state_dict(self, state: dict[str, Any], *, strict: bool = True) -> None:
+        """The next iteration goes on where the state says, whatever loader it came from."""
+        if State.from_dict(state).lane is not None:
+            raise OptionError(
+                "state is of a single worker of another loader", hint="take it from a StreamingDataLoader"
+            )
+        self._stop()
+        self.dataset.load_state_dict(state, strict=strict)
+        self._cursor = None
+
+    def stats(self) -> Stats:
+        """What happened so far, over this process and its workers."""
+        return self.dataset.stats()
+
+    def close(self) -> None:
+        """Ends threads and workers, mid-epoch or not. The loader can be used again."""
+        self._stop()
+        self._workers = None
+
+    def _stop(self) -> None:
+        running, self._running = self._running, None
+        if running is not None:
+            running.close()  # type: ignore[attr-defined]  # a generator
+
+    def __enter__(self) -> StreamingDataLoader:  # noqa: PYI034 (typing.Self is Python 3.11)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,137 @@
+"""Batches made in the background of this process: a feeding thread, decode threads, delivery in order.
+
+Decoders release the GIL, so threads decode side by side; the caller's thread only takes finished batches. At most
+`ahead` batches wait, and as many are being made. Closing ends the threads, mid-step, and lets go of every file.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from sds.dataset.delivery import Delivery
+from sds.fetch import Ticket
+from sds.loader.steps import Batches, Collate, StepJob, finish_step
+from sds.types import Sample
+
+__all__ = ["ThreadedBatches"]
+
+_POLL_S = 0.1
+
+
+class _Step:
+    """A step whose slots are being filled."""
+
+    def __init__(self, job: StepJob, pool: ThreadPoolExecutor, delivery: Delivery) -> None:
+        self.job = job
+        self.held: list[Ticket] = []
+        self.slots: list[Future[list[Sample]]] = [
+            pool.submit(delivery.fill, each, ticket, self.held) for each, ticket in job.slots
+        ]
+
+    def cancel(self) -> None:
+        """Lets go of the files; a thread that waits for one is woken by that."""
+        for slot in self.slots:
+            slot.cancel()
+        for _, ticket in self.job.slots:
+            ticket.release()
+
+
+class ThreadedBatches:
+    """An iterator of finished steps, made ahead in threads. Close it, or exhaust it."""
+
+    def __init__(
+        self, delivery: Delivery, steps: Iterator[StepJob], collate: Collate, num_threads: int, ahead: int
+    ) -> None:
+        self._delivery = delivery
+        self._steps = steps
+        self._collate = collate
+        self._ahead = ahead
+        self._stopping = threading.Event()
+        self._finished: queue.Queue[Batches | BaseException | None] = queue.Queue(maxsize=max(1, ahead))
+        self._pool = ThreadPoolExecutor(num_threads, thread_name_prefix="sds-decode")
+        self._feeder = threading.Thread(target=self._feed, name="sds-feed", daemon=True)
+        self._feeder.start()
+
+    def __iter__(self) -> Iterator[Batches]:
+        return self
+
+    def __next__(self) -> Batches:
+        while True:
+            try:
+                item = self._finished.get(timeout=_POLL_S)
+            except queue.Empty:
+                if self._feeder.is_alive() or not self._finished.empty():
+                    continue
+                item = None
+            if isinstance(item, Batches):
+                return item
+            self.close()
+            if item is None:
+                raise StopIteration
+            raise item
+
+    def close(self) -> None:
+        """Ends the threads."""
+        self._stopping.set()
+        self._feeder.join()
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        while True:
+            try:
+                item = self._finished.get_nowait()
+            except queue.Empty:
+                return
+            if isinstance(item, Batches):
+                for ticket in item.held:
+                    ticket.release()
+
+    def _feed(self) -> None:
+        making: deque[_Step] = deque()
+        try:
+            for job in self._steps:
+                making.append(_Step(job, self._pool, self._delivery))
+                # while this thread collates the oldest step, the pool decodes the others
+                if len(making) > self._ahead and not self._hand_over(making):
+                    return
+            while making:
+                if not self._hand_over(making):
+                    return
+            self._put(None)
+        except BaseException as error:  # noqa: BLE001 (a thread boundary: the caller's thread raises it)
+            self._put(error)
+        finally:
+            for step in making:
+                step.cancel()
+            self._steps.close()  # type: ignore[attr-defined]  # a generator
+
+    def _hand_over(self, making: deque[_Step]) -> bool:
+        step = making[0]
+        samples: list[Sample] = []
+        for slot in step.slots:
+            while not self._stopping.is_set():
+                try:
+                    samples += slot.result(timeout=_POLL_S)
+                    break
+                except TimeoutError:
+                    if slot.done():
+                        raise
+            else:
+                return False
+        made = finish_step(self._delivery, step.job, samples, step.held, self._collate)
+        making.popleft()
+        return self._put(made)
+
+    def _put(self, item: Batches | BaseException | None) -> bool:
+        while not self._stopping.is_set():
+            try:
+                self._finished.put(item, timeout=_POLL_S)
+                return True
+            except queue.Full:
+                continue
+        if isinstance(item, Batches):
+            for ticket in item.held:
+                ticket.release()
+        return False

@@ -1,0 +1,112 @@
+"""Batches made in torch worker processes: worker w of W makes the steps s = w (mod W), and torch keeps their order.
+
+What crosses to the main process is an Envelope: the batch, or the error, and what the worker counted on the way. Where
+to begin is read from a block that the main process writes before each epoch, so persistent workers follow too.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+from torch.utils.data import IterableDataset
+
+from sds.dataset import StreamingDataset
+from sds.dataset.leases import Leases
+from sds.dataset.shared import SharedBlock
+from sds.dataset.workers import worker_identity
+from sds.errors import SdsError, TransformError
+from sds.fetch import Ticket
+from sds.loader.steps import Collate, finish_step, step_jobs
+from sds.plan import steps
+from sds.types import Failure, Sample
+
+__all__ = ["Envelope", "StepStream", "WorkerTraceback"]
+
+EPOCH, POSITION = 0, 1
+
+
+class Envelope(msgspec.Struct):
+    """One step from a worker."""
+
+    number: int
+    batch: Any
+    num_samples: int
+    error: SdsError | None
+    trace: str
+    counts: dict[str, dict[str, float]]
+    failures: list[Failure]
+    num_attempts: int
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Envelope, tuple(getattr(self, field) for field in self.__struct_fields__)
+
+
+class WorkerTraceback(Exception):
+    """The traceback of an error that happened in a worker process. No error of its own: it shows where it was."""
+
+
+class StepStream(IterableDataset[Envelope]):
+    """The steps of a dataset, as torch workers make them."""
+
+    def __init__(
+        self,
+        dataset: StreamingDataset,
+        collate: Collate,
+        *,
+        batch_size: int,
+        drop_last: bool,
+        replica: tuple[int, int],
+        where: SharedBlock,
+        num_held: int,
+    ) -> None:
+        self._dataset = dataset
+        self._collate = collate
+        self._batch_size = batch_size
+        self._drop_last = drop_last
+        self._replica = replica
+        self._where = where
+        self._num_held = num_held
+
+    def __iter__(self) -> Iterator[Envelope]:
+        worker, num_workers = worker_identity()
+        dataset = self._dataset
+        delivery = dataset.delivery
+        epoch, start = self._where[EPOCH], self._where[POSITION]
+        rank, size = self._replica
+        plan = steps(dataset.plan.length(epoch), start, size, rank, self._batch_size, self._drop_last)
+        mine = range(worker, len(plan), num_workers)
+        leases = Leases(self._num_held)
+        jobs = step_jobs(delivery, epoch, plan, mine, *dataset.window)
+        try:
+            for step in jobs:
+                held: list[Ticket] = []
+                samples: list[Sample] = []
+                try:
+                    for job, ticket in step.slots:
+                        samples += delivery.fill(job, ticket, held)
+                    made = finish_step(delivery, step, samples, held, self._collate)
+                except Exception as error:  # noqa: BLE001 (a process boundary: the main process raises it)
+                    for _, ticket in step.slots:
+                        ticket.release()
+                    yield self._envelope(step.number, None, 0, error)
+                    return
+                leases.hold(held)
+                yield self._envelope(step.number, made.batch, made.num_samples, None)
+        finally:
+            jobs.close()  # type: ignore[attr-defined]  # a generator
+            leases.release()
+
+    def _envelope(self, number: int, batch: Any, num_samples: int, error: Exception | None) -> Envelope:
+        delivery = self._dataset.delivery
+        failures, num_attempts = delivery.policy.drain()
+        counts = delivery.tally.drain()
+        counts["counts"].pop("failures", None)  # the main process counts them when it records them
+        trace = "" if error is None else "".join(traceback.format_exception(error))
+        if error is not None and not isinstance(error, SdsError):
+            error = TransformError(
+                f"step failed: {error!r}", hint="look at collate_fn and the transforms", stage="collate"
+            )
+        return Envelope(number, batch, num_samples, error, trace, counts, failures, num_attempts)

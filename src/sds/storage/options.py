@@ -1,0 +1,79 @@
+"""StoreOptions: what the asking process wants of a store: credentials, endpoint, patience.
+
+Comes in: `storage_options` as the user gave them, and the cloud variables of the user's environment. Goes out: the
+settings of one scheme. They live in memory only; `repr` shows no value.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import msgspec
+
+from sds.errors import OptionError
+
+__all__ = ["StoreOptions"]
+
+# our names -> the names that obstore gives them, per scheme
+_NAMES: dict[str, dict[str, str]] = {
+    "s3": {
+        "endpoint": "endpoint",
+        "region": "region",
+        "access_key_id": "access_key_id",
+        "secret_access_key": "secret_access_key",
+        "session_token": "session_token",
+        "anonymous": "skip_signature",
+        "requester_pays": "request_payer",
+    },
+    "gs": {"endpoint": "base_url", "anonymous": "skip_signature"},
+    "az": {"endpoint": "endpoint", "anonymous": "skip_signature"},
+    "http": {},
+}
+_ENDPOINT_VARIABLES = {"s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"), "az": ("AZURE_ENDPOINT",)}
+
+
+class StoreOptions(msgspec.Struct, frozen=True, repr_omit_defaults=True):
+    """How one client wants its stores opened.
+
+    Attributes:
+        settings: the user's `storage_options`: flat, or one dict per scheme.
+        environment: the asking process's AWS_*, GOOGLE_* and AZURE_* variables.
+        timeout_s: how long a connection may be silent.
+        num_retries: how often a request that may yet succeed is tried again.
+    """
+
+    settings: dict[str, Any] = {}
+    environment: dict[str, str] = {}
+    timeout_s: float = 30.0
+    num_retries: int = 3
+
+    def __repr__(self) -> str:
+        return f"StoreOptions(settings={sorted(self.settings)}, timeout_s={self.timeout_s})"  # never a value
+
+    def of(self, scheme: str) -> dict[str, Any]:
+        """The settings of one scheme, under obstore's names; those of other schemes are left out."""
+        scheme = "http" if scheme == "https" else scheme
+        own = self.settings.get(scheme) or (self.settings.get("https") if scheme == "http" else None)
+        flat = {k: v for k, v in self.settings.items() if not isinstance(v, dict)}
+        if own is not None and not isinstance(own, dict):
+            raise OptionError(f"storage_options[{scheme!r}] is no dict: {own!r}", hint="{'s3': {'endpoint': ...}}")
+        names = _NAMES[scheme]
+        # flat options speak to whichever store understands them; options under a scheme must be understood by it
+        chosen = {names[k]: v for k, v in flat.items() if k in names}
+        chosen |= {names.get(str(k), str(k)): v for k, v in (own or {}).items()}
+        if chosen.get("skip_signature") is False:
+            del chosen["skip_signature"]
+        return chosen
+
+    def endpoint(self, scheme: str) -> str | None:
+        """The endpoint that the user set for a scheme, by option or variable."""
+        chosen = self.of(scheme)
+        given = chosen.get("endpoint") or chosen.get("base_url")
+        for variable in _ENDPOINT_VARIABLES.get(scheme, ()):
+            given = given or self.environment.get(variable)
+        return None if given is None else str(given)
+
+    def identity(self) -> str:
+        """A hash that tells whether two clients want the same stores; it reveals nothing."""
+        return hashlib.blake2b(msgspec.msgpack.encode(self, order="sorted"), digest_size=16).hexdigest()

@@ -1,0 +1,117 @@
+"""Store: a place that turns keys into bytes; Stores: the ones that are open, by root and options.
+
+A store's methods take keys inside its root and raise what its library raises; `Stores` hands out the right store for a
+URL and is where callers get translated errors and retries.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from sds.storage.failures import retrying
+from sds.storage.options import StoreOptions
+from sds.types import ObjectInfo
+from sds.urls import split
+
+__all__ = ["Body", "Store", "Stores", "Buffer"]
+
+T = TypeVar("T")
+Buffer = Any  # anything with the buffer protocol: bytes, memoryview, obstore's Bytes (typing.Buffer is Python 3.12)
+
+
+class Body(NamedTuple):
+    """An open object: its size (None if the server does not say), its version, and its bytes, to be read once."""
+
+    size: int | None
+    version: str
+    chunks: Iterator[Buffer]
+
+
+class Store(Protocol):
+    """What a place must be able to do. Keys are literal; `prefix` is "" or ends in "/"."""
+
+    def open(self, key: str) -> Body:
+        """Begins to get an object."""
+        ...
+
+    def read(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[Buffer]:
+        """The bytes of several [start, stop) ranges."""
+        ...
+
+    def head(self, key: str) -> ObjectInfo:
+        """Size and version of an object; `url` is left to the caller and holds the key."""
+        ...
+
+    def list_all(self, prefix: str) -> Iterator[list[ObjectInfo]]:
+        """All objects below a prefix, page by page, in any order; `url` holds the key."""
+        ...
+
+    def list_folder(self, prefix: str) -> tuple[list[str], list[ObjectInfo]]:
+        """The folders (prefixes) and objects directly below a prefix."""
+        ...
+
+    def put(self, key: str, data: Buffer) -> None:
+        """Writes an object, whole."""
+        ...
+
+
+class Stores:
+    """The open stores of this process. Safe from many threads."""
+
+    def __init__(self) -> None:
+        self._stores: dict[tuple[str, str, int], Store] = {}
+        self._known: dict[str, StoreOptions] = {}
+        self._lock = threading.Lock()
+
+    def intern(self, options: StoreOptions) -> StoreOptions:
+        """One object for all equal options: clients that want the same share their stores and connections."""
+        with self._lock:
+            return self._known.setdefault(options.identity(), options)
+
+    def call(
+        self,
+        url: str,
+        options: StoreOptions,
+        verb: Callable[[Store, str], T],
+        on_retry: Callable[[], Any] = lambda: None,
+    ) -> T:
+        """Runs `verb(store, key)` with retries; what comes out is a result or one of our errors."""
+        address = split(url)
+
+        def attempt() -> T:
+            return verb(self._store(address.scheme, address.root, options), address.key)
+
+        return retrying(attempt, url, options.num_retries, on_retry)
+
+    def _store(self, scheme: str, root: str, options: StoreOptions) -> Store:
+        identity = (scheme, root, id(options))
+        with self._lock:
+            store = self._stores.get(identity)
+            if store is None:
+                self._known.setdefault(options.identity(), options)  # it lives as long as its id is used
+                from sds.storage.cloud import CloudStore
+                from sds.storage.web import WebStore
+
+                kind: Any = WebStore if scheme in ("http", "https") else CloudStore
+                with _environment(options.environment):
+                    store = self._stores[identity] = kind(scheme, root, options)
+            return store
+
+
+@contextmanager
+def _environment(variables: dict[str, str]) -> Iterator[None]:
+    """Lets obstore's builders see the asking process's cloud variables instead of this one's. Call under a lock."""
+    before = {k: v for k, v in os.environ.items() if k.startswith(("AWS_", "GOOGLE_", "AZURE_"))}
+    for name in before:
+        del os.environ[name]
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name in variables:
+            os.environ.pop(name, None)
+        os.environ.update(before)

@@ -1,0 +1,154 @@
+"""WebStore: an HTTP host. Plain URLs go through obstore; the odd ones, which it cannot say, through urllib3.
+
+Odd are URLs with a query (signed URLs, image services), with an escaped slash or an empty segment, and servers that
+give no length. Redirects never leave https for http.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+from urllib.parse import quote, unquote, urljoin, urlsplit
+
+import urllib3
+
+from sds.errors import AccessDenied, FetchError, IntegrityError, UnsupportedSource
+from sds.storage.cloud import CloudStore
+from sds.storage.failures import of_status
+from sds.storage.options import StoreOptions
+from sds.storage.store import Body, Buffer
+from sds.types import ObjectInfo
+
+__all__ = ["WebStore"]
+
+_CHUNK = 2**20
+_MAX_REDIRECTS = 5
+_REDIRECTS = (301, 302, 303, 307, 308)
+
+
+class WebStore:
+    """One host. Keys are the rest of the URL: escaped path and query."""
+
+    def __init__(self, scheme: str, root: str, options: StoreOptions) -> None:
+        self._base = f"{scheme}://{root}/"
+        self._host = root
+        self._plain = CloudStore(scheme, root, options)
+        self._headers = dict(options.of("http").get("headers") or {})
+        self._timeout = urllib3.Timeout(connect=min(10.0, options.timeout_s), read=options.timeout_s)
+        self._pool = urllib3.PoolManager(maxsize=64, retries=False)
+        self._gives_no_length = False
+
+    def open(self, key: str) -> Body:
+        """Begins to get an object."""
+        if _is_odd(key) or self._gives_no_length:
+            return self._open_odd(key)
+        try:
+            return self._plain.open(unquote(key))
+        except Exception as error:
+            if "content length" not in str(error).lower().replace("-", " "):
+                raise
+            self._gives_no_length = True
+            return self._open_odd(key)
+
+    def _open_odd(self, key: str) -> Body:
+        response = self._request("GET", key)
+        length = response.headers.get("Content-Length")
+        size = int(length) if length is not None and length.isdigit() else None
+        return Body(size, _version(response.headers, size), self._chunks(response, size, key))
+
+    def _chunks(self, response: Any, size: int | None, key: str) -> Iterator[Buffer]:
+        num_bytes = 0
+        try:
+            for chunk in response.stream(_CHUNK, decode_content=False):
+                num_bytes += len(chunk)
+                yield chunk
+        finally:
+            response.release_conn()
+        if size is not None and num_bytes != size:
+            raise IntegrityError(f"body has {num_bytes} bytes where {size} were promised: {key.partition('?')[0]}")
+
+    def read(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[Buffer]:
+        """The bytes of several ranges."""
+        if not _is_odd(key):
+            return self._plain.read(unquote(key), ranges)
+        parts: list[Buffer] = []
+        for start, stop in ranges:
+            response = self._request("GET", key, {"Range": f"bytes={start}-{stop - 1}"})
+            data = response.read(decode_content=False)
+            response.release_conn()
+            parts.append(data if response.status == 206 else data[start:stop])  # 200: the server ignores ranges
+        return parts
+
+    def head(self, key: str) -> ObjectInfo:
+        """Size and version of an object; by a GET that is not read where the server dislikes HEAD."""
+        if not _is_odd(key):
+            try:
+                return self._plain.head(unquote(key))
+            except Exception as error:
+                if "405" not in str(error) and "content length" not in str(error).lower().replace("-", " "):
+                    raise
+        response = self._request("GET", key)
+        response.close()
+        length = response.headers.get("Content-Length", "")
+        if not length.isdigit():
+            raise FetchError("the server gives no length", hint="serve the file with a Content-Length header")
+        return ObjectInfo(key, int(length), _version(response.headers, int(length)))
+
+    def list_all(self, prefix: str) -> Iterator[list[ObjectInfo]]:
+        """HTTP has no listing."""
+        self.list_folder(prefix)
+        yield []
+
+    def list_folder(self, prefix: str) -> tuple[list[str], list[ObjectInfo]]:
+        """HTTP has no listing."""
+        raise UnsupportedSource(
+            f"a folder behind http(s) cannot be listed: {self._base}{prefix}",
+            hint="give the URL of an index file (CSV, Parquet, JSON), or a text file that lists the URLs",
+        )
+
+    def put(self, key: str, data: Buffer) -> None:  # noqa: ARG002 (the contract's signature)
+        """HTTP is read only here."""
+        raise AccessDenied(f"http(s) is read only: {self._base}{key}", hint="write to a bucket or a folder")
+
+    def _request(self, method: str, key: str, headers: dict[str, str] | None = None) -> Any:
+        url = self._base + quote(key, safe="/?&=%:@!$'()*+,;~-._[]#")
+        for _ in range(_MAX_REDIRECTS + 1):
+            # a token for this host is for this host alone
+            own = self._headers if urlsplit(url).netloc == self._host else {}
+            response = self._pool.request(
+                method,
+                url,
+                headers={**own, **(headers or {})},
+                preload_content=False,
+                redirect=False,
+                timeout=self._timeout,
+            )
+            if response.status in _REDIRECTS and "Location" in response.headers:
+                target = urljoin(url, response.headers["Location"])
+                response.release_conn()
+                allowed = ("https",) if url.startswith("https:") else ("http", "https")
+                if urlsplit(target).scheme not in allowed:
+                    raise AccessDenied(
+                        f"redirect leaves https: {self._base}{key.partition('?')[0]}",
+                        hint="the server sends its visitors to an unsafe address; use the final URL if you trust it",
+                    )
+                url = target
+                continue
+            if response.status >= 300:
+                response.release_conn()
+                error, transient = of_status(response.status, self._base + key.partition("?")[0], str(response.reason))
+                # what may pass is raised as a foreign error, so that `retrying` sees its status and tries again
+                raise urllib3.exceptions.HTTPError(f"status code: {response.status}") if transient else error
+            return response
+        raise FetchError(
+            f"more than {_MAX_REDIRECTS} redirects: {self._base}{key.partition('?')[0]}", hint="use the final URL"
+        )
+
+
+def _is_odd(key: str) -> bool:
+    return "?" in key or "//" in key or "%2f" in key.lower() or key.endswith("/") or not key
+
+
+def _version(headers: Any, size: int | None) -> str:
+    tag = headers.get("ETag")
+    return tag.strip('W/"') if tag else f"{size}-{headers.get('Last-Modified', '')}"

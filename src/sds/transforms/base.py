@@ -1,0 +1,122 @@
+"""What all transforms share: arguments are checked once and remembered, a missing field has one message.
+
+Comes in: the arguments of a transform and the samples it meets. Goes out: OptionError at construction, TransformError
+or DecodeError at a call; each names the option, the field, the file and the sample. Nothing else is raised.
+"""
+
+from __future__ import annotations
+
+import inspect
+import operator
+from collections.abc import Collection, Iterable
+from typing import Any, ClassVar
+
+from sds.errors import DecodeError, OptionError, TransformError
+from sds.types import Sample
+
+__all__ = [
+    "SampleTransform",
+    "check_field",
+    "check_fields",
+    "check_int",
+    "check_size",
+    "decode_error",
+    "require",
+    "wrong",
+]
+
+
+class SampleTransform:
+    """A transform whose attributes are named like its arguments, so that it prints as it was written.
+
+    Attributes:
+        stage: whose time its calls count as: 'decode' or 'transform'.
+    """
+
+    stage: ClassVar[str] = "transform"
+
+    def __call__(self, sample: Sample) -> Sample:
+        """Makes the next form of the sample; may change and return the dict it was given."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        options = (
+            f"{name}={getattr(self, name)!r}"
+            for name, parameter in inspect.signature(type(self)).parameters.items()
+            if parameter.default is inspect.Parameter.empty or getattr(self, name) != parameter.default
+        )
+        return f"{type(self).__name__}({', '.join(options)})"
+
+
+def check_field(option: str, name: str) -> str:
+    """A field name, or an OptionError that names the option."""
+    if not isinstance(name, str) or not name:
+        raise OptionError(f"{option} is not a field name: {name!r}", hint="give the name of a field as text")
+    return name
+
+
+def check_fields(option: str, names: Iterable[str], *, allow_empty: bool = False) -> tuple[str, ...]:
+    """Field names; a bare string is refused, since it would be taken for its letters."""
+    hint = f"give a list, such as {option}=['image', 'caption']"
+    if isinstance(names, str | bytes) or not isinstance(names, Collection):
+        raise OptionError(f"{option} is not a list of field names: {names!r}", hint=hint)
+    if not names and not allow_empty:
+        raise OptionError(f"{option} is empty: {names!r}", hint=hint)
+    return tuple(check_field(option, name) for name in names)
+
+
+def check_int(option: str, value: int, *, minimum: int = 1) -> int:
+    """A whole number (of any integer type) that is at least `minimum`."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = minimum - 1
+    if isinstance(value, bool) or number < minimum:
+        raise OptionError(f"{option} is not a whole number of at least {minimum}: {value!r}", hint="check its value")
+    return number
+
+
+def check_size(option: str, size: Iterable[int]) -> tuple[int, int]:
+    """A (height, width) in pixels."""
+    hint = f"give height and width in pixels, such as {option}=(256, 256)"
+    try:
+        height, width = (check_int(option, side) for side in size)
+    except (TypeError, ValueError):  # not iterable, not two, not positive numbers
+        raise OptionError(f"{option} is not a (height, width): {size!r}", hint=hint) from None
+    return height, width
+
+
+def require(sample: Sample, field: str) -> Any:
+    """The field's value, or a TransformError that says which fields there are."""
+    try:
+        return sample[field]
+    except KeyError:
+        raise TransformError(
+            f"field is missing: {field!r} (the sample has {sorted(map(str, sample))})",
+            hint="check the transform's field names, columns_to_download and index_cols_to_keep",
+            key=_key(sample),
+            stage="transform",
+        ) from None
+
+
+def wrong(sample: Sample, message: str, *, hint: str) -> TransformError:
+    """A TransformError about this sample, ready to be raised."""
+    return TransformError(message, hint=hint, key=_key(sample), stage="transform")
+
+
+def decode_error(
+    sample: Sample, kind: str, reason: object, *, field: str, path: str | None = None, hint: str | None = None
+) -> DecodeError:
+    """A DecodeError about this sample's file (or the bytes in its field), ready to be raised."""
+    return DecodeError(
+        f"{kind} cannot be decoded: {path or f'field {field!r}'}: {reason}",
+        hint=hint or "look at the file with another program; on_error='skip' goes on without it",
+        url=path,
+        key=_key(sample),
+        stage="decode",
+    )
+
+
+def _key(sample: Sample) -> str | None:
+    key = sample.get("__sample_key__")
+    return None if key is None else str(key)

@@ -1,0 +1,143 @@
+"""JPEG bytes -> RGB pixels through TurboJPEG, and what a JPEG's header says, read by hand in microseconds.
+
+Comes in: the whole file. Goes out: uint8 [h, w, 3], full size or halved up to three times. What is broken or cut short
+is a ValueError; what TurboJPEG cannot turn into RGB (CMYK, 12 bit, rare subsampling) is None, and left to Pillow.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import simplejpeg
+
+__all__ = ["Header", "decode", "orientation_of", "orient", "reduction", "scan"]
+
+# Files with more than these are made to keep a decoder busy. Encoders write about ten scans, and at most a few hundred
+# segments before the first (a large colour profile).
+MAX_SCANS = 500
+MAX_SEGMENTS = 5000
+
+_NOT_SOF = {0xC4, 0xC8, 0xCC}  # DHT, JPG and DAC lie among the start-of-frame markers
+_ALONE = {0x01, *range(0xD0, 0xD9)}  # TEM, RSTn and SOI have no length
+# What TurboJPEG reports of files that are whole all the same.
+_HARMLESS = ("extraneous bytes before marker 0xd9", "unknown JFIF revision")
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What a JPEG says about itself before its first scan."""
+
+    height: int
+    width: int
+    num_components: int
+    bits: int
+    is_progressive: bool
+    orientation: int  # of EXIF: 1 to 8, 1 is upright
+
+
+def scan(data: bytes) -> Header:
+    """Walks the segments up to the first scan.
+
+    Raises:
+        ValueError: they do not follow one another as they should, or have no end.
+    """
+    orientation = 1
+    frame: tuple[int, int, int, int, bool] | None = None
+    position, end = 2, len(data)
+    num_segments = 0
+    while position + 4 <= end:
+        num_segments += 1
+        if num_segments > MAX_SEGMENTS:
+            raise ValueError(f"it has more than {MAX_SEGMENTS} segments")
+        if data[position] != 0xFF:
+            raise ValueError(f"no segment begins where one should, at byte {position}")
+        marker = data[position + 1]
+        if marker == 0xFF:  # fill byte
+            position += 1
+        elif marker in _ALONE:
+            position += 2
+        elif marker in (0xDA, 0xD9):  # start of scan, end of image
+            break
+        else:
+            body, length = position + 4, data[position + 2] << 8 | data[position + 3]
+            if length < 2 or position + 2 + length > end:
+                raise ValueError(f"the segment at byte {position} is cut short")
+            if 0xC0 <= marker <= 0xCF and marker not in _NOT_SOF and length >= 8 and frame is None:
+                height, width = data[body + 1] << 8 | data[body + 2], data[body + 3] << 8 | data[body + 4]
+                frame = (height, width, data[body + 5], data[body], marker in (0xC2, 0xC6, 0xCA, 0xCE))
+            elif marker == 0xE1 and orientation == 1 and data[body : body + 6] == b"Exif\0\0":
+                orientation = orientation_of(data[body : position + 2 + length])
+            position += 2 + length
+    if frame is None:
+        raise ValueError("it says nothing of its size before its first scan")
+    return Header(*frame, orientation)
+
+
+def orientation_of(exif: bytes) -> int:
+    """The orientation tag of an EXIF block, 1 (upright) if it has none or a broken one."""
+    tiff = exif[6:] if exif.startswith(b"Exif\0\0") else exif
+    if tiff[:2] not in (b"II", b"MM"):
+        return 1
+    order: Literal["little", "big"] = "little" if tiff[:2] == b"II" else "big"
+    directory = int.from_bytes(tiff[4:8], order)
+    num_entries = int.from_bytes(tiff[directory : directory + 2], order)
+    for entry in range(directory + 2, min(directory + 2 + 12 * num_entries, len(tiff) - 11), 12):
+        if int.from_bytes(tiff[entry : entry + 2], order) == 0x0112:
+            value = int.from_bytes(tiff[entry + 8 : entry + 10], order)  # a SHORT
+            return value if 1 <= value <= 8 else 1
+    return 1
+
+
+def orient(pixels: npt.NDArray[np.uint8], orientation: int) -> npt.NDArray[np.uint8]:
+    """Turns [h, w, c] pixels upright; a view, where it can be one."""
+    if orientation >= 5:
+        pixels = pixels.transpose(1, 0, 2)  # [w, h, c]
+    if orientation in (3, 4, 7, 8):
+        pixels = pixels[::-1]
+    if orientation in (2, 3, 6, 7):
+        pixels = pixels[:, ::-1]
+    return pixels
+
+
+def reduction(size: tuple[int, int], min_size: tuple[int, int] | None) -> int:
+    """By how much (1, 2, 4 or 8) an image can be decoded smaller and still be at least `min_size`.
+
+    Only halvings: the decoder's other fractions have no vector code and take longer than the full size.
+    """
+    factor = 1
+    if min_size is not None:
+        while factor < 8 and all(-(-side // (factor * 2)) >= least for side, least in zip(size, min_size, strict=True)):
+            factor *= 2
+    return factor
+
+
+def decode(data: bytes, header: Header, factor: int = 1) -> npt.NDArray[np.uint8] | None:
+    """Decodes to RGB [h, w, 3], each side divided by `factor` and rounded up; None if Pillow should try.
+
+    Raises:
+        ValueError: the data is broken or ends early.
+    """
+    if header.num_components == 4 or header.bits != 8:
+        return None
+    if header.is_progressive and data.count(b"\xff\xda") > MAX_SCANS:
+        raise ValueError(f"it has more than {MAX_SCANS} scans")
+    height, width = -(-header.height // factor), -(-header.width // factor)
+    try:
+        return _decode(data, height, width, strict=True)
+    except ValueError as error:
+        report = str(error)
+        if "subsampling" in report:  # a valid but rare layout that TurboJPEG does not know
+            return None
+        if not any(harmless in report for harmless in _HARMLESS):
+            raise
+    return _decode(data, height, width, strict=False)
+
+
+def _decode(data: bytes, height: int, width: int, *, strict: bool) -> npt.NDArray[np.uint8]:
+    pixels: npt.NDArray[np.uint8] = simplejpeg.decode_jpeg(
+        data, "RGB", min_height=height, min_width=width, strict=strict
+    )
+    return pixels

@@ -1,0 +1,135 @@
+"""Real servers for every test that asks for one, and a guard that no test leaves a process or a socket behind."""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import psutil
+import pytest
+
+pytest.register_assert_rewrite("sds.testing.contracts")  # before it is imported: its asserts show what they compared
+
+from sds.testing import AzureServer, GCSServer, HTTPServer, S3Server  # noqa: E402
+from sds.testing.servers import running  # noqa: E402
+
+# Python starts these once per process and keeps them
+KEPT_BY_PYTHON = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
+# a fetch server ends within 2 s of its last client; workers that were killed take a moment to be reaped
+PATIENCE_S = 5.0
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[S3Server]:
+    """SeaweedFS, without a request log: as fast as it can be."""
+    with S3Server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def s3_logged() -> Iterator[S3Server]:
+    """SeaweedFS behind a proxy, for tests that count requests."""
+    with S3Server(log_requests=True) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def gcs() -> Iterator[GCSServer]:
+    with GCSServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def azure() -> Iterator[AzureServer]:
+    with AzureServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def http_server() -> Iterator[HTTPServer]:
+    """Caddy over a folder of its own; tests put their files under names of their own."""
+    with HTTPServer() as server:
+        yield server
+
+
+@pytest.fixture
+def new_name() -> Callable[[], str]:
+    """Makes names that nobody else uses on a shared server: good for buckets, containers and folders."""
+    made: list[str] = []
+
+    def make() -> str:
+        made.append(f"test-{os.getpid()}-{time.monotonic_ns():x}-{len(made)}")
+        return made[-1]
+
+    return make
+
+
+@pytest.fixture
+def bucket(s3: S3Server, new_name: Callable[[], str]) -> str:
+    """A fresh bucket on `s3`."""
+    name = new_name()
+    s3.create_bucket(name)
+    return name
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fails a test that leaves child processes, connections or fetch servers of its folder behind."""
+    folder: Path | None = request.getfixturevalue("tmp_path") if "tmp_path" in request.fixturenames else None
+    children, sockets = set(child_processes()), set(open_sockets())
+    yield
+    deadline = time.monotonic() + PATIENCE_S
+    while left := [
+        *(text for key, text in child_processes().items() if key not in children),
+        *(text for key, text in open_sockets().items() if key not in sockets),
+        *(fetch_servers(folder) if folder else ()),
+    ]:
+        if time.monotonic() > deadline:
+            pytest.fail("the test left behind:\n" + "\n".join(left))
+        gc.collect()
+        time.sleep(0.05)
+
+
+def child_processes() -> dict[object, str]:
+    """The children of this process and theirs, without the servers of the fixtures and what Python keeps."""
+    servers = running()
+    found: dict[object, str] = {}
+    for child in psutil.Process().children(recursive=True):
+        try:
+            command = " ".join(child.cmdline())
+            if child.pid in servers or child.ppid() in servers or any(word in command for word in KEPT_BY_PYTHON):
+                continue
+            if child.status() == psutil.STATUS_ZOMBIE:  # dead; only its exit code waits for somebody to ask
+                continue
+            found[child.pid, child.create_time()] = f"process {child.pid}: {command}"
+        except psutil.NoSuchProcess:
+            pass
+    return found
+
+
+def open_sockets() -> dict[object, str]:
+    """The sockets of this process that lead out of it, without those to the servers of the fixtures.
+
+    An obstore that is used in this process keeps those for a while: the pool of its connections is closed later.
+    """
+    servers = {urlsplit(server.endpoint).port for server in running().values()}
+    return {
+        (each.fd, each.laddr, each.raddr): f"socket {each.fd}: {each.laddr} -> {each.raddr or 'nobody'} {each.status}"
+        for each in psutil.Process().net_connections("all")
+        if each.laddr or each.raddr  # a socketpair inside the process has no name
+        if getattr(each.raddr, "port", None) not in servers
+    }
+
+
+def fetch_servers(folder: Path) -> list[str]:
+    """Fetch servers, of whatever parent, that work in a folder."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        command = " ".join(process.info["cmdline"] or ())
+        if "sds.fetch.server" in command and str(folder.resolve()) in command:
+            found.append(f"fetch server {process.pid}: {command}")
+    return found

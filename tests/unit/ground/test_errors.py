@@ -1,0 +1,82 @@
+import builtins
+import copy
+import pickle
+import re
+
+import pytest
+
+from sds import errors
+from sds.errors import SdsError
+
+CLASSES = [getattr(errors, name) for name in errors.__all__]
+FACTS = {"hint": "do this", "url": "s3://bucket/x", "key": "sample 7", "stage": "fetch", "rank": 3}
+
+
+def drawn_tree():
+    """(name, parent, builtin or None) of each line of the tree in the module's docstring."""
+    found, parents = [], {}
+    for line in errors.__doc__.splitlines():
+        match = re.match(r"^    ([│├└ ]*)(\w+)(?:\((\w+)\))?", line)
+        if match:
+            depth = len(match[1]) // 2
+            parents[depth] = match[2]
+            found.append((match[2], parents.get(depth - 1), match[3]))
+    return found
+
+
+def test_the_drawn_tree_is_the_tree_of_classes():
+    drawn = drawn_tree()
+    assert [name for name, _, _ in drawn] == errors.__all__
+    for name, parent, builtin in drawn:
+        bases = [base.__name__ for base in getattr(errors, name).__bases__]
+        expected = [parent or "Exception"] + ([builtin] if builtin else [])
+        assert bases == expected, name
+
+
+def test_every_error_of_the_module_is_in_the_tree():
+    defined = {n for n, c in vars(errors).items() if isinstance(c, type) and issubclass(c, Exception)}
+    assert defined == set(errors.__all__)
+
+
+@pytest.mark.parametrize("cls", CLASSES)
+def test_it_is_also_the_builtin_that_people_catch(cls):
+    builtin = {name: b for name, _, b in drawn_tree()}[cls.__name__]
+    with pytest.raises(SdsError):
+        raise cls("object is not there: x")
+    if builtin:
+        with pytest.raises(getattr(builtins, builtin)):
+            raise cls("object is not there: x")
+
+
+@pytest.mark.parametrize("cls", CLASSES)
+@pytest.mark.parametrize("facts", [FACTS, {}, {"url": "s3://bucket/x"}])
+def test_it_survives_pickling_with_its_fields(cls, facts):
+    error = cls("fact: value", **facts)
+    for again in (pickle.loads(pickle.dumps(error)), copy.copy(error), copy.deepcopy(error)):
+        assert type(again) is cls
+        assert again.message == "fact: value"
+        assert again.facts == error.facts == facts
+        assert str(again) == str(error)
+        for name in FACTS:
+            assert getattr(again, name) == facts.get(name)
+
+
+@pytest.mark.parametrize("cls", CLASSES)
+def test_the_hint_is_the_line_under_the_message(cls):
+    assert str(cls("fact: value", hint="do this")) == "fact: value\nhint: do this"
+    assert str(cls("fact: value")) == "fact: value"
+    assert str(cls()) == ""
+
+
+@pytest.mark.parametrize("cls", CLASSES)
+def test_every_error_says_what_it_means(cls):
+    assert cls.__doc__
+
+
+def test_the_cause_stays_chained():
+    with pytest.raises(errors.FetchError) as caught:
+        try:
+            raise OSError("foreign")
+        except OSError as cause:
+            raise errors.AccessDenied("refused: x") from cause
+    assert str(caught.value.__cause__) == "foreign"

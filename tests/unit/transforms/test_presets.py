@@ -1,0 +1,202 @@
+"""The ready-made chains, their names, and what every transform promises: it pickles and prints as it was written."""
+
+from __future__ import annotations
+
+import pickle
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageOps
+
+from sds import transforms
+from sds.errors import DecodeError, OptionError, TransformError
+from sds.testing.media import make_images
+from sds.transforms import presets
+
+SHORT = {
+    "DecodeImageTransform": "DecodeImage",
+    "ResizeImageTransform": "ResizeImage",
+    "ConvertImageToByteTensorTransform": "ConvertImageToByteTensor",
+    "ReshapeImageAsVideoTransform": "ReshapeImageAsVideo",
+    "NormalizeFramesTransform": "NormalizeFrames",
+    "LoadTextTransform": "LoadText",
+    "LoadFromDiskTransform": "LoadFromDisk",
+    "AddConstantFieldTransform": "AddConstantField",
+    "AugmentNewFieldsTransform": "AddFields",
+    "ConvertDTypeTransform": "ConvertDType",
+    "EnsureFieldsTransform": "EnsureFields",
+    "FieldsFilteringTransform": "FilterFields",
+    "FindNonDummyValueTransform": "FindNonDummyValue",
+    "GatherFieldsTransform": "GatherFields",
+    "IdentityTransform": "Identity",
+    "MergeDictFieldTransform": "MergeDictField",
+    "NameToIndexTransform": "MapValue",
+    "RenameFieldsTransform": "RenameFields",
+}
+
+
+def run(chain, sample):
+    for transform in chain:
+        sample = transform(sample)
+    return sample
+
+
+def test_long_names_are_the_same_objects() -> None:
+    for long, short in SHORT.items():
+        assert getattr(presets, long) is getattr(transforms, short)
+    assert set(presets.__all__) == {*SHORT, "create_standard_image_pipeline", "create_standard_text_pipeline"}
+
+
+def test_image_preset(tmp_path: Path) -> None:
+    record = make_images(tmp_path, 1, (375, 500))[0]
+    chain = presets.create_standard_image_pipeline("path", resolution=(256, 192))
+    assert isinstance(chain, list)
+    sample = run([*chain, presets.EnsureFieldsTransform(["image", "id"], drop_others=True)], dict(record))
+    assert list(sample) == ["image", "id"]
+    image = sample["image"]
+    assert image.shape == (3, 256, 192) and image.dtype == torch.uint8 and image.is_contiguous()
+    kept = run(chain, dict(record))
+    assert kept["path"] == record["path"] and torch.equal(kept["image"], image)
+
+
+@pytest.mark.parametrize("size", [(512, 640), (768, 1024), (1024, 1100)])
+def test_a_reduced_jpeg_is_within_one_level_of_the_full_one(size, tmp_path: Path) -> None:
+    chain = presets.create_standard_image_pipeline("path", (256, 256))
+    for record in make_images(tmp_path, 2, size, grain=0.8):
+        image = run(chain, dict(record))["image"]
+        with Image.open(record["path"]) as source:
+            expected = ImageOps.fit(source, (256, 256), Image.Resampling.BILINEAR)
+        assert np.abs(image.permute(1, 2, 0).numpy() - np.array(expected).astype(int)).mean() <= 1
+
+
+def test_images_are_made_in_the_calling_thread_alone(tmp_path: Path) -> None:
+    record = make_images(tmp_path, 1, (768, 1024))[0]
+    chain = presets.create_standard_image_pipeline("path", (256, 256), normalize=True)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(4)
+    try:
+        run(chain, dict(record))
+        process, thread = time.process_time(), time.thread_time()
+        for _ in range(30):
+            run(chain, dict(record))
+        process, thread = time.process_time() - process, time.thread_time() - thread
+    finally:
+        torch.set_num_threads(threads)
+    assert process - thread < 0.1 * thread
+
+
+def test_image_preset_in_place_normalised_and_as_video(tmp_path: Path) -> None:
+    path = make_images(tmp_path, 1, (60, 80), format="png")[0]["path"]
+    sample = run(presets.create_standard_image_pipeline("x", (32, 32), output_field="x"), {"x": path})
+    assert list(sample) == ["x"] and sample["x"].shape == (3, 32, 32)
+    sample = run(presets.create_standard_image_pipeline("x", (32, 32), True, normalize=True), {"x": path})
+    assert set(sample) == {"x", "video"}
+    assert sample["video"].shape == (1, 3, 32, 32) and sample["video"].dtype == torch.float32
+    assert -1 <= sample["video"].min() < sample["video"].max() <= 1
+    chain = presets.create_standard_image_pipeline(
+        "x", (16, 64), resize_kwargs={"crop_before_resize": False, "interpolation_mode": "bicubic"}
+    )
+    assert run(chain, {"x": path})["image"].shape == (3, 16, 64)
+
+
+def test_image_preset_checks_its_options() -> None:
+    with pytest.raises(OptionError, match=r"resize_kwargs.*sharpen"):
+        presets.create_standard_image_pipeline("x", (4, 4), resize_kwargs={"sharpen": True})
+    with pytest.raises(OptionError, match="resize_kwargs"):
+        presets.create_standard_image_pipeline("x", (4, 4), resize_kwargs={"resolution": (5, 5)})
+    with pytest.raises(OptionError, match="resolution"):
+        presets.create_standard_image_pipeline("x", 256)
+    with pytest.raises(OptionError, match="image_field"):
+        presets.create_standard_image_pipeline("", (4, 4))
+
+
+def test_text_preset(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes("\ufeffEin Bär,\r\nzwei Bären\r".encode())
+    sample = run(presets.create_standard_text_pipeline("txt"), {"txt": str(path)})
+    assert sample == {"txt": str(path), "text": "Ein Bär,\nzwei Bären\n"}
+    assert run(presets.create_standard_text_pipeline("txt", "txt", strip=True), {"txt": path})["txt"][-1] == "n"
+
+
+def test_text_that_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"caf\xe9")
+    with pytest.raises(DecodeError, match="0xe9") as caught:
+        transforms.LoadText("txt")({"txt": path, "__sample_key__": 5})
+    assert caught.value.url == str(path) and caught.value.key == "5"
+    assert transforms.LoadText("txt", encoding="latin-1")({"txt": path})["txt"] == "café"
+    assert transforms.LoadText("txt")({"txt": b""})["txt"] == ""
+    with pytest.raises(DecodeError, match="more than"):
+        transforms.LoadText("txt", max_bytes=3)({"txt": path})
+    with pytest.raises(DecodeError):
+        transforms.LoadText("txt")({"txt": tmp_path / "absent.txt"})
+    for encoding in ("klingon", "base64", None):
+        with pytest.raises(OptionError, match="encoding"):
+            transforms.LoadText("txt", encoding=encoding)
+
+
+def test_load_from_disk(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"abc")
+    load = transforms.LoadFromDisk(["a", "b"])
+    assert load({"a": tmp_path / "a", "b": b"as it is"}) == {"a": b"abc", "b": b"as it is"}
+    with pytest.raises(DecodeError):
+        load({"a": tmp_path / "none", "b": b""})
+
+
+EXAMPLES = [
+    transforms.DecodeImage("a", "b", min_size=(4, 5), background=None),
+    transforms.ResizeImage("a", resolution=(4, 5), crop_before_resize=False),
+    transforms.ConvertImageToByteTensor("a"),
+    transforms.ReshapeImageAsVideo("a", "b"),
+    transforms.NormalizeFrames("a"),
+    transforms.LoadText("a", "b", encoding="latin-1"),
+    transforms.LoadFromDisk(["a"]),
+    transforms.AddConstantField("a", [1]),
+    transforms.AddFields({"a": 1}),
+    transforms.ConvertDType("a"),
+    transforms.EnsureFields(["a"], drop_others=True),
+    transforms.FilterFields(["a"]),
+    transforms.FindNonDummyValue(["a"], "b"),
+    transforms.GatherFields(["a"], "b"),
+    transforms.Identity(),
+    transforms.MapValue("a", {"x": 1}),
+    transforms.MergeDictField("a"),
+    transforms.RenameFields({"a": "b"}),
+]
+
+
+@pytest.mark.parametrize("transform", EXAMPLES, ids=lambda t: type(t).__name__)
+def test_every_transform_pickles_and_prints_as_it_was_written(transform) -> None:
+    copy = pickle.loads(pickle.dumps(transform))
+    assert vars(copy) == vars(transform)
+    assert repr(copy) == repr(transform)
+    names = {name: getattr(transforms, name) for name in transforms.__all__}
+    if "class" not in repr(transform):
+        assert vars(eval(repr(transform), {**names, "torch": torch})) == vars(transform)
+
+
+def test_every_transform_is_among_the_examples() -> None:
+    classes = {
+        v for v in vars(transforms).values() if isinstance(v, type) and issubclass(v, transforms.SampleTransform)
+    }
+    assert classes - {transforms.SampleTransform} == {type(example) for example in EXAMPLES}
+
+
+def test_stages() -> None:
+    decoding = {type(t).__name__ for t in EXAMPLES if t.stage == "decode"}
+    assert decoding == {"DecodeImage", "LoadText", "LoadFromDisk"}
+    assert {t.stage for t in EXAMPLES} == {"decode", "transform"}
+
+
+def test_rng_belongs_to_the_sample() -> None:
+    def draw(seed, *purpose):
+        return transforms.rng({"__random_seed__": seed}, *purpose).random(4).tolist()
+
+    assert draw(1) == draw(1) == draw(np.int64(1)) == draw(torch.tensor(1))
+    assert len({tuple(draw(*arguments)) for arguments in ((1,), (2,), (1, "flip"), (1, "crop"))}) == 4
+    for sample in ({}, {"__random_seed__": None}, {"__random_seed__": "x"}):
+        with pytest.raises(TransformError, match="__random_seed__"):
+            transforms.rng(sample)
