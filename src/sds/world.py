@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,6 +67,30 @@ class World:
         else:
             rank, size = _env("RANK", 0), _env("WORLD_SIZE", 1)
         return cls(rank, size, local_rank, max(local_size, local_rank + 1))
+
+    @classmethod
+    def from_mesh(cls, mesh: Any, data_dims: str | Sequence[str]) -> World:
+        """The world of a torch DeviceMesh: ranks that differ only outside `data_dims` get the same samples.
+
+        Args:
+            mesh: a `torch.distributed.device_mesh.DeviceMesh` with named dimensions.
+            data_dims: the dimensions along which the data differs, such as "dp" or ("replicate", "shard"); the others
+                (tensor-, sequence-, pipeline-parallel) hold replicas.
+        """
+        names = tuple(mesh.mesh_dim_names or ())
+        dims = (data_dims,) if isinstance(data_dims, str) else tuple(data_dims)
+        unknown = [dim for dim in dims if dim not in names]
+        if unknown or not dims:
+            raise OptionError(f"mesh has no dimension {unknown}: it has {list(names)}", hint="name its data dimensions")
+        place = mesh.get_coordinate()
+        if place is None:
+            raise OptionError("this rank is not in the mesh", hint="make the loader only on ranks of the mesh")
+        data_rank, data_size = 0, 1
+        for dim, coordinate, length in zip(names, place, mesh.shape, strict=True):
+            if dim in dims:  # in the mesh's own order, so that all ranks count alike
+                data_rank, data_size = data_rank * length + coordinate, data_size * length
+        found = cls.detect()
+        return cls(found.rank, found.size, found.local_rank, found.local_size, data_rank, data_size)
 
 
 def _env(name: str, default: int) -> int:

@@ -10,7 +10,7 @@ import hashlib
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +68,8 @@ class Options:
     shuffle_seed: int | None = None
     prefetch: int = 128
     refill_below: int | None = None
-    not_yet: tuple[str, ...] = field(default=(), compare=False)
+    infinite: bool = False
+    unaligned: bool = False
 
 
 # keyword -> (the value that means "not used", what it will do): gone from here when its room is built
@@ -77,8 +78,6 @@ _NOT_YET: Mapping[str, tuple[Any, str]] = {
     "weight_col_name": (None, "weights"),
     "cache_ttl": (None, "a time to live of cached files"),
     "revalidate": ("never", "asking the store whether an object changed"),
-    "infinite_iteration": (False, "iteration without an end"),
-    "unaligned_worker_index": (False, "an index of each worker's own"),
 }
 
 
@@ -144,6 +143,8 @@ def sort_keywords(given: Mapping[str, Any]) -> Options:
         shuffle_seed=seed,
         prefetch=given["prefetch"],
         refill_below=given["min_num_pending_tasks_thresh"],
+        infinite=bool(given["infinite_iteration"]),
+        unaligned=bool(given["unaligned_worker_index"]),
     )
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from sds.dataset.options import Options
 from sds.errors import SampleError, SchemaError, SdsError, TransformError
@@ -25,6 +26,7 @@ from sds.types import Row, Sample, Transform
 
 __all__ = ["Job", "Pipeline"]
 
+IntArray = npt.NDArray[np.int64]
 _BLOCK = 64  # rows are looked up in blocks: a lookup has a fixed cost
 
 
@@ -46,21 +48,22 @@ class Job:
 class Pipeline:
     """What turns positions of an epoch into samples. Holds no position of its own, so any thread may use it."""
 
-    def __init__(self, index: Index, plan: Plan, options: Options, tally: Tally) -> None:
+    def __init__(self, index: Index, options: Options, tally: Tally) -> None:
         self.index = index
-        self.plan = plan
         self.options = options
         self.tally = tally
 
-    def jobs(self, epoch: int, positions: Iterable[np.ndarray[Any, np.dtype[np.int64]]]) -> Iterator[Job]:
-        """Jobs for arrays of positions, in order."""
-        order = self.plan.order(epoch)
+    def jobs(self, plan: Plan, epoch: int, positions: Iterable[IntArray]) -> Iterator[Job]:
+        """Jobs for arrays of positions, in order; positions past the end of the epoch are in those that follow."""
+        length = plan.length(epoch)
         for block in positions:
             for start in range(0, len(block), _BLOCK):
-                part = block[start : start + _BLOCK]
-                rows = self.index.rows(order[part])
-                for row, position in zip(rows, part.tolist(), strict=True):
-                    yield self.prepare(row, epoch, position)
+                laps, places = np.divmod(block[start : start + _BLOCK], length)
+                for lap in dict.fromkeys(laps.tolist()):
+                    part = places[laps == lap]
+                    rows = self.index.rows(plan.order(epoch + lap)[part])
+                    for row, position in zip(rows, part.tolist(), strict=True):
+                        yield self.prepare(row, epoch + lap, position)
 
     def prepare(self, row: Row, epoch: int, position: int) -> Job:
         """The dict that a row starts as, and the files that it needs."""

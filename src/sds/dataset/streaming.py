@@ -12,11 +12,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, overload
 
+import msgspec
 import numpy as np
-import torch
 from torch.utils.data import IterableDataset
 
 from sds.dataset import options as opts
+from sds.dataset.agree import Agreement
 from sds.dataset.delivery import Delivery
 from sds.dataset.explain import explain
 from sds.dataset.leases import Leases
@@ -25,17 +26,18 @@ from sds.dataset.pipeline import Pipeline
 from sds.dataset.policy import FailurePolicy
 from sds.dataset.state import PlanKey, State
 from sds.dataset.workers import Epochs, is_worker, worker_identity
-from sds.errors import OptionError, StateError
+from sds.errors import StateError
 from sds.events import Stats, Tally
 from sds.fetch import FetchClient, prefetched
 from sds.index import Index, open_index
 from sds.plan import Plan, lanes
-from sds.seeds import draw_seed
+from sds.seeds import derive_key, draw_seed
 from sds.types import DataType, Failure, Sample, Transform
 from sds.world import World
 
 __all__ = ["StreamingDataset"]
 
+INFINITE = 2**62
 _BLOCK = 1024  # positions computed at once: a permutation has a fixed cost per call
 _RANDOM_ACCESS_LEASES = 64
 _WORKER_LEASES = 512  # a worker cannot see how far its loader's caller is: it keeps the files of so many samples
@@ -77,8 +79,8 @@ class StreamingDataset(IterableDataset[Sample]):
         max_failures: the budget of 'skip': an int is a count; a float is a share of attempts.
         print_exceptions: log each failure.
         print_traceback: log each failure with its traceback.
-        infinite_iteration: not available yet.
-        unaligned_worker_index: not available yet.
+        infinite_iteration: go on with the next epoch for ever; batches cross from one epoch into the next.
+        unaligned_worker_index: every rank and worker goes through all rows, each in an order of its own.
         name: names the cache folder when there is no `dst`.
         world: this process among the others. Default: detected when iteration begins.
         storage_options: endpoint, region, access_key_id, secret_access_key, session_token, anonymous, requester_pays;
@@ -131,11 +133,18 @@ class StreamingDataset(IterableDataset[Sample]):
         given = {k: v for k, v in locals().items() if k not in ("self", "__class__", "world")}
         self._options = opts.sort_keywords(given)
         self._world = world
-        client = FetchClient(self._options.fetch)
-        self._index: Index = open_index(
-            src, self._options.index, folder=Path(self._options.fetch.dst) / "index", remote=lambda: client
-        )
-        self._seed = _resolve_seed(self._options.shuffle_seed, self.world)
+        self._agreement = Agreement()
+        try:
+            client = FetchClient(self._options.fetch)
+            self._index: Index = open_index(
+                src, self._options.index, folder=Path(self._options.fetch.dst) / "index", remote=lambda: client
+            )
+        except BaseException as error:
+            self._agreement.announce_failure(self.world, error)
+            raise
+        self._seed = self._options.shuffle_seed
+        if self._seed == -1:
+            self._seed = self._agreement.share_seed(self.world, draw_seed, self._patience_s)
         self._epochs = Epochs()
         self._cursor: tuple[int, int] | None = None  # (epoch, position) of what was handed out; None: nothing yet
         self._lane: tuple[int, int, int] | None = None
@@ -176,6 +185,11 @@ class StreamingDataset(IterableDataset[Sample]):
         """What its samples are, where that was said."""
         return self._options.data_type
 
+    @property
+    def _patience_s(self) -> float:
+        """How long ranks wait for each other: an index may take a while to build elsewhere."""
+        return 5 * self._options.fetch.timeout_s
+
     def __len__(self) -> int:
         return self.plan.length(self.epoch)
 
@@ -199,16 +213,17 @@ class StreamingDataset(IterableDataset[Sample]):
     def __iter__(self) -> Iterator[Sample]:
         """This rank's and worker's samples of the current epoch, from its start or from where a loaded state says."""
         worker, num_workers = worker_identity()
-        rank, size = self.world.replica
         epoch, start, taken = self._begin(worker, num_workers)
-        lane = lanes(self.plan.length(epoch), start, size, rank, num_workers, worker)
+        plan, rank, size = self.share(self.world, worker)
+        lane_of = (0, 1) if self._options.unaligned else (worker, num_workers)
+        lane = lanes(self.horizon(epoch), start, size, rank, lane_of[1], lane_of[0])
         delivery = self.delivery
         held = Leases(_WORKER_LEASES, self._worker_bytes(num_workers)) if is_worker() else Leases(1)
         self._tally.begin()
         # positions of this lane, from where it stands
         blocks = (np.asarray(lane[k : k + _BLOCK]) for k in range(taken, len(lane), _BLOCK))
         # -> jobs: rows with the files that they need
-        jobs = delivery.pipeline.jobs(epoch, blocks)
+        jobs = delivery.pipeline.jobs(plan, epoch, blocks)
         # -> tickets: the files of the next ones are on their way
         window = prefetched(self._client, jobs, lambda job: job.files, *self.window)
         try:
@@ -217,8 +232,8 @@ class StreamingDataset(IterableDataset[Sample]):
                 # -> samples: decoded, transformed; a row that failed is counted and left out
                 samples = delivery.deliver(job, ticket, tickets) or []
                 held.hold(tickets)
-                self._cursor, self._lane = (epoch, lane.stop(k)), (worker, num_workers, k + 1)
-                self._lane_start = start
+                self.reach(epoch, lane.stop(k))
+                self._lane, self._lane_start = (worker, num_workers, k + 1), start
                 for sample in samples:
                     self._tally.delivered(1, batches=0)
                     yield sample
@@ -231,6 +246,8 @@ class StreamingDataset(IterableDataset[Sample]):
     def _begin(self, worker: int, num_workers: int) -> tuple[int, int, int]:
         """(epoch, start position, samples of this lane already handed out)."""
         loaded, self._loaded = self._loaded, None
+        if not is_worker():
+            self._agreement.check(self.world, msgspec.to_builtins(self.plan_key), self._patience_s)
         if is_worker():
             epoch = self._epochs.begin(worker, num_workers)
         else:
@@ -260,10 +277,34 @@ class StreamingDataset(IterableDataset[Sample]):
         epoch, start, _ = self._begin(0, 1)
         return epoch, start
 
+    def reach(self, epoch: int, position: int) -> None:
+        """All before this position was handed out."""
+        epoch, position = self._normal(epoch, position)
+        if self._options.infinite and not is_worker() and epoch != self._epochs.current():
+            self._epochs.set(epoch)
+        self._cursor = (epoch, position)
+
     def finish(self, epoch: int) -> None:
         """For a loader: an epoch is over, and the next one comes."""
         self._epochs.set(epoch + 1)
         self._cursor, self._lane = (epoch + 1, 0), None
+
+    def share(self, world: World, worker: int = 0) -> tuple[Plan, int, int]:
+        """The order that a process follows, and which share of it: (plan, rank, size)."""
+        rank, size = world.replica
+        if not self._options.unaligned:
+            return self.plan, rank, size
+        # everybody goes through everything, each in an order of its own
+        seed = None if self._seed is None else derive_key(self._seed, "lane", rank, worker)
+        return Plan(len(self._index), seed), 0, 1
+
+    def horizon(self, epoch: int) -> int:
+        """Where an iteration that begins in this epoch ends; positions past the epoch are in those that follow."""
+        return INFINITE if self._options.infinite else self.plan.length(epoch)
+
+    def _normal(self, epoch: int, position: int) -> tuple[int, int]:
+        laps, place = divmod(position, self.plan.length(epoch))
+        return epoch + laps, place
 
     @property
     def window(self) -> tuple[int, int | None]:
@@ -330,9 +371,7 @@ class StreamingDataset(IterableDataset[Sample]):
 
     def make_state(self, epoch: int, position: int) -> State:
         """The state at a position; the very end of an epoch is the beginning of the next."""
-        if position >= self.plan.length(epoch):
-            epoch, position = epoch + 1, 0
-        return State(self.plan_key, epoch, position)
+        return State(self.plan_key, *self._normal(epoch, position))
 
     def load_state_dict(self, state: dict[str, Any], *, strict: bool = True) -> None:
         """The next iteration goes on where the state says.
@@ -363,7 +402,7 @@ class StreamingDataset(IterableDataset[Sample]):
         self._client = FetchClient(self._options.fetch, self._tally)
         self.plan = Plan(len(self._index), self._seed)
         options = dataclasses.replace(self._options, shuffle_seed=self._seed)
-        pipeline = Pipeline(self._index, self.plan, options, self._tally)
+        pipeline = Pipeline(self._index, options, self._tally)
         self._delivery = Delivery(pipeline, FailurePolicy(self._options.failures, self._tally), self._client)
         self._random_leases = Leases(_RANDOM_ACCESS_LEASES)
         self._lane_start = 0
@@ -380,26 +419,12 @@ class StreamingDataset(IterableDataset[Sample]):
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        made_here = ("_tally", "_client", "_delivery", "_random_leases", "plan")
+        made_here = ("_tally", "_client", "_delivery", "_random_leases", "plan", "_agreement")
         state = {k: v for k, v in self.__dict__.items() if k not in made_here}
         # a spawned worker has no torch.distributed to ask, nor always the launcher's variables
         return {**state, "_world": self.world}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+        self._agreement = Agreement()
         self._adopt()
-
-
-def _resolve_seed(seed: int | None, world: World) -> int | None:
-    """-1 becomes a seed drawn on rank 0 and shared with all ranks."""
-    if seed != -1:
-        return seed
-    shared = [draw_seed()]
-    if world.size > 1:
-        if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
-            raise OptionError(
-                "shuffle_seed=-1 needs torch.distributed to share the seed that rank 0 draws",
-                hint="call init_process_group before, or give all ranks the same shuffle_seed",
-            )
-        torch.distributed.broadcast_object_list(shared, src=0)
-    return shared[0]

@@ -53,7 +53,9 @@ def format_of(url: str) -> Format | None:
 
 def is_index_file(url: str) -> bool:
     """Whether a name is an index file's; quicker than format_of for long lists."""
-    return url.lower().endswith(_ENDINGS) or format_of(url) is not None
+    if url.lower().endswith(_ENDINGS) or url[:4].lower() == "http":
+        return format_of(url) is not None
+    return False
 
 
 def describe_known() -> str:

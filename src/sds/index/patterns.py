@@ -16,7 +16,7 @@ _MAGIC = re.compile(r"[*?\[]")
 def has_wildcard(address: str) -> bool:
     """Whether an address is a pattern; in an http URL, '?' begins the query part and '[' is no letter of a path."""
     if address.lower().startswith(("http://", "https://")):
-        return "*" in address
+        return "*" in address.partition("?")[0]
     return _MAGIC.search(address) is not None
 
 

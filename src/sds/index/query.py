@@ -84,7 +84,7 @@ def _shut(connection: Any, spill: Path, *, num_threads: int | None) -> None:
     connection.execute("SET python_enable_replacements = false")
     connection.execute("SET autoinstall_known_extensions = false")
     connection.execute("SET autoload_known_extensions = false")
-    connection.execute("SELECT setseed(0.5)")  # on one thread, random() then is as repeatable as the rest
+    connection.execute("SELECT setseed(0.5)").fetchall()  # on one thread, random() then is as repeatable as the rest
     connection.execute("SET enable_external_access = false")
     connection.execute("SET lock_configuration = true")
 
@@ -96,7 +96,7 @@ def _quoted(text: str) -> str:
 
 def _parse(connection: Any, query: str) -> dict[str, Any]:
     """DuckDB's own syntax tree of the query; empty where it has none to show."""
-    tree: dict[str, Any] = json.loads(connection.execute("SELECT json_serialize_sql(?)", [query]).fetchone()[0])
+    tree: dict[str, Any] = json.loads(connection.execute("SELECT json_serialize_sql(?)", [query]).fetchall()[0][0])
     return {} if tree.get("error") else tree
 
 
@@ -163,12 +163,13 @@ def _run_numbered(connection: Any, table: pa.Table, tree: dict[str, Any]) -> Que
     node["select_list"].append({"class": "COLUMN_REF", "type": "COLUMN_REF", "alias": _ROW, "column_names": ["rowid"]})
     connection.unregister("dataframe")
     connection.register("source", table)
-    connection.execute("CREATE TABLE dataframe AS SELECT * FROM source")  # only a table of its own has row numbers
+    # only a table of its own has row numbers
+    connection.execute("CREATE TABLE dataframe AS SELECT * FROM source").fetchall()
+    query = connection.execute("SELECT json_deserialize_sql(?::JSON)", [json.dumps(tree)]).fetchall()[0][0]
     try:
-        query = connection.execute("SELECT json_deserialize_sql(?::JSON)", [json.dumps(tree)]).fetchone()[0]
         result = connection.sql(query).to_arrow_table()
-    except duckdb.Error:  # an aggregate, a join: the query is run again as it is, and any fault is shown then
-        connection.execute("DROP TABLE dataframe")
+    except duckdb.BinderException:  # an aggregate, a join: there is no one row to number
+        connection.execute("DROP TABLE dataframe").fetchall()
         return None
     return QueryResult(_plain(result.drop_columns([_ROW])), result[_ROW])
 

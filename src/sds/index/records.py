@@ -44,7 +44,9 @@ def read_json(content: pa.Buffer, *, text: Collection[str]) -> pa.Table:
 
 
 def _as_lines(content: pa.Buffer) -> pa.Buffer:
-    start = bytes(content[:4096]).removeprefix(b"\xef\xbb\xbf").lstrip()
+    if bytes(content[:3]) == b"\xef\xbb\xbf":
+        content = content[3:]
+    start = bytes(content[:4096]).lstrip()
     if not start.startswith(b"["):
         return content
     try:

@@ -95,7 +95,7 @@ class Store:
         schema = table.schema.with_metadata({_MANIFEST: msgspec.json.encode(manifest)})
         try:
             with pa.OSFile(str(temporary), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
-                writer.write_table(_in_large_batches(table).replace_schema_metadata(schema.metadata))
+                writer.write_table(_in_large_batches(table))
             temporary.replace(self._table)
         except OSError as e:
             raise CacheError(

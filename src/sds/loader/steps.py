@@ -7,7 +7,7 @@ come one after the other, and a step whose samples were all dropped gets one sta
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -15,7 +15,7 @@ import msgspec
 from sds.dataset.delivery import Delivery
 from sds.dataset.pipeline import Job
 from sds.fetch import Ticket, prefetched
-from sds.plan import Steps
+from sds.plan import Plan, Steps
 from sds.types import Sample
 
 __all__ = ["Batches", "Collate", "StepJob", "step_jobs"]
@@ -39,12 +39,17 @@ class Batches(msgspec.Struct):
 
 
 def step_jobs(
-    delivery: Delivery, epoch: int, steps: Steps, numbers: Iterable[int], prefetch: int, refill_below: int | None
+    delivery: Delivery,
+    plan: Plan,
+    epoch: int,
+    steps: Steps,
+    numbers: range,
+    prefetch: int,
+    refill_below: int | None,
 ) -> Iterator[StepJob]:
     """Steps with their files on the way, `prefetch` samples ahead over the borders of steps."""
-    numbers = list(numbers)
     # positions of each step -> jobs -> tickets, in one stream
-    jobs = delivery.pipeline.jobs(epoch, (steps[k] for k in numbers))
+    jobs = delivery.pipeline.jobs(plan, epoch, (steps[k] for k in numbers))
     window = prefetched(delivery.client, jobs, lambda job: job.files, prefetch, refill_below)
     try:
         for k in numbers:

@@ -17,6 +17,7 @@ from sds.dataset.leases import Leases
 from sds.dataset.options import check_count
 from sds.dataset.shared import SharedBlock
 from sds.dataset.state import State
+from sds.dataset.streaming import INFINITE
 from sds.errors import OptionError
 from sds.events import Stats
 from sds.loader.collate import collate
@@ -92,7 +93,6 @@ class StreamingDataLoader:
         self._context = multiprocessing_context
         self._timeout = timeout
         self._world = world
-        self._cursor: tuple[int, int] | None = None  # (epoch, position) of what was handed out
         self._running: Iterator[Any] | None = None
         self._workers: DataLoader[Envelope] | None = None
         self._where = SharedBlock(2)
@@ -104,17 +104,18 @@ class StreamingDataLoader:
 
     def __len__(self) -> int:
         """Batches of a whole epoch, exactly."""
+        if self.dataset.horizon(0) == INFINITE:
+            raise TypeError("a loader of a dataset with infinite_iteration has no length")
         return len(self._steps(self.dataset.epoch, 0))
 
     def _steps(self, epoch: int, start: int) -> Steps:
-        rank, size = self.world.replica
-        return steps(self.dataset.plan.length(epoch), start, size, rank, self.batch_size, self.drop_last)
+        _, rank, size = self.dataset.share(self.world)
+        return steps(self.dataset.horizon(epoch), start, size, rank, self.batch_size, self.drop_last)
 
     def __iter__(self) -> Iterator[Any]:
         """The batches of the current epoch, from its start or from where a loaded state says."""
         self._stop()
         epoch, start = self.dataset.begin()
-        self._cursor = (epoch, start)
         self._running = self._batches(epoch, start)
         return self._running
 
@@ -127,21 +128,21 @@ class StreamingDataLoader:
             for k in range(len(todo)):
                 with tally.waiting("batch"):
                     batch, num_samples = next(made)
-                last = k + 1 == len(todo)
-                self._cursor = (epoch + 1, 0) if last else (epoch, todo.stop(k))
                 tally.delivered(num_samples)
-                if last:
+                if k + 1 < len(todo):
+                    self.dataset.reach(epoch, todo.stop(k))
+                else:
                     self.dataset.finish(epoch)
                 yield batch
             if not len(todo):
-                self._cursor = (epoch + 1, 0)
                 self.dataset.finish(epoch)
         finally:
             made.close()  # type: ignore[attr-defined]  # a generator
 
     def _from_threads(self, epoch: int, todo: Steps) -> Iterator[tuple[Any, int]]:
         delivery = self.dataset.delivery
-        jobs = step_jobs(delivery, epoch, todo, range(len(todo)), *self.dataset.window)
+        plan, _, _ = self.dataset.share(self.world)
+        jobs = step_jobs(delivery, plan, epoch, todo, range(len(todo)), *self.dataset.window)
         batches = ThreadedBatches(delivery, jobs, self._collate, self._num_threads, self._ahead)
         leases = Leases(1)
         try:
@@ -178,7 +179,7 @@ class StreamingDataLoader:
             self._collate,
             batch_size=self.batch_size,
             drop_last=self.drop_last,
-            replica=self.world.replica,
+            world=self.world,
             where=self._where,
             num_held=self._ahead + 2,
         )
@@ -202,9 +203,7 @@ class StreamingDataLoader:
 
     def state_dict(self) -> dict[str, Any]:
         """Where delivery stands: a small JSON-able copy, the same on all ranks."""
-        if self._cursor is None:
-            return self.dataset.state_dict()
-        return self.dataset.make_state(*self._cursor).to_dict()
+        return self.dataset.state_dict()
 
     def load_state_dict(self, state: dict[str, Any], *, strict: bool = True) -> None:
         """The next iteration goes on where the state says, whatever loader it came from."""
@@ -214,7 +213,6 @@ class StreamingDataLoader:
             )
         self._stop()
         self.dataset.load_state_dict(state, strict=strict)
-        self._cursor = None
 
     def stats(self) -> Stats:
         """What happened so far, over this process and its workers."""

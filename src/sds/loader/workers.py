@@ -22,6 +22,7 @@ from sds.fetch import Ticket
 from sds.loader.steps import Collate, finish_step, step_jobs
 from sds.plan import steps
 from sds.types import Failure, Sample
+from sds.world import World
 
 __all__ = ["Envelope", "StepStream", "WorkerTraceback"]
 
@@ -58,7 +59,7 @@ class StepStream(IterableDataset[Envelope]):
         *,
         batch_size: int,
         drop_last: bool,
-        replica: tuple[int, int],
+        world: World,
         where: SharedBlock,
         num_held: int,
     ) -> None:
@@ -66,7 +67,7 @@ class StepStream(IterableDataset[Envelope]):
         self._collate = collate
         self._batch_size = batch_size
         self._drop_last = drop_last
-        self._replica = replica
+        self._world = world
         self._where = where
         self._num_held = num_held
 
@@ -75,11 +76,11 @@ class StepStream(IterableDataset[Envelope]):
         dataset = self._dataset
         delivery = dataset.delivery
         epoch, start = self._where[EPOCH], self._where[POSITION]
-        rank, size = self._replica
-        plan = steps(dataset.plan.length(epoch), start, size, rank, self._batch_size, self._drop_last)
-        mine = range(worker, len(plan), num_workers)
+        plan, rank, size = dataset.share(self._world)
+        todo = steps(dataset.horizon(epoch), start, size, rank, self._batch_size, self._drop_last)
+        mine = range(worker, len(todo), num_workers)
         leases = Leases(self._num_held)
-        jobs = step_jobs(delivery, epoch, plan, mine, *dataset.window)
+        jobs = step_jobs(delivery, plan, epoch, todo, mine, *dataset.window)
         try:
             for step in jobs:
                 held: list[Ticket] = []

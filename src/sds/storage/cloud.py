@@ -49,7 +49,7 @@ class CloudStore:
 
     def open(self, key: str) -> Body:
         """Begins to get an object; headers are here, the body comes with the chunks."""
-        result = obstore.get(self._store, key)
+        result = obstore.get(self._store, _literal(key))
         meta = result.meta
         size = meta["size"]
         return Body(size, version_of(meta), self._chunks(result, size, key))
@@ -66,11 +66,11 @@ class CloudStore:
     def read(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[Buffer]:
         """The bytes of several ranges, near ones coalesced into one request."""
         starts, stops = [a for a, _ in ranges], [b for _, b in ranges]
-        return list(obstore.get_ranges(self._store, key, starts=starts, ends=stops))
+        return list(obstore.get_ranges(self._store, _literal(key), starts=starts, ends=stops))
 
     def head(self, key: str) -> ObjectInfo:
         """Size and version of an object."""
-        meta = obstore.head(self._store, key)
+        meta = obstore.head(self._store, _literal(key))
         return ObjectInfo(key, meta["size"], version_of(meta))
 
     def list_all(self, prefix: str) -> Iterator[list[ObjectInfo]]:
@@ -85,7 +85,14 @@ class CloudStore:
 
     def put(self, key: str, data: Buffer) -> None:
         """Writes an object, whole."""
-        obstore.put(self._store, key, data)
+        obstore.put(self._store, _literal(key), data)
+
+
+def _literal(key: str) -> str:
+    """The key, unless obstore would take it for another: it drops slashes at both ends."""
+    if key.startswith("/") or key.endswith("/"):
+        raise ValueError("the key begins or ends with a slash")
+    return key
 
 
 def _info(meta: Any) -> ObjectInfo:

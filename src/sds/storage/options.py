@@ -30,6 +30,8 @@ _NAMES: dict[str, dict[str, str]] = {
     "az": {"endpoint": "endpoint", "anonymous": "skip_signature"},
     "http": {},
 }
+# anonymous on GCS: before a put, obstore would still ask the machine's metadata service for a token; with this, not
+_NOBODY = '{"disable_oauth": true, "client_email": "", "private_key": "", "private_key_id": ""}'
 _ENDPOINT_VARIABLES = {"s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"), "az": ("AZURE_ENDPOINT",)}
 
 
@@ -64,6 +66,8 @@ class StoreOptions(msgspec.Struct, frozen=True, repr_omit_defaults=True):
         chosen |= {names.get(str(k), str(k)): v for k, v in (own or {}).items()}
         if chosen.get("skip_signature") is False:
             del chosen["skip_signature"]
+        if scheme == "gs" and chosen.get("skip_signature"):
+            chosen.setdefault("service_account_key", _NOBODY)
         return chosen
 
     def endpoint(self, scheme: str) -> str | None:

@@ -1,7 +1,7 @@
 """WebStore: an HTTP host. Plain URLs go through obstore; the odd ones, which it cannot say, through urllib3.
 
-Odd are URLs with a query (signed URLs, image services), with an escaped slash or an empty segment, and servers that
-give no length. Redirects never leave https for http.
+Odd are URLs with a query (signed URLs, image services), with an empty segment or with escapes that obstore would write
+in another way, and servers that give no length. Redirects never leave https for http.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class WebStore:
                 num_bytes += len(chunk)
                 yield chunk
         finally:
-            response.release_conn()
+            response.close()  # a connection whose answer was read is back in the pool already
         if size is not None and num_bytes != size:
             raise IntegrityError(f"body has {num_bytes} bytes where {size} were promised: {key.partition('?')[0]}")
 
@@ -125,7 +125,7 @@ class WebStore:
             )
             if response.status in _REDIRECTS and "Location" in response.headers:
                 target = urljoin(url, response.headers["Location"])
-                response.release_conn()
+                _discard(response)
                 allowed = ("https",) if url.startswith("https:") else ("http", "https")
                 if urlsplit(target).scheme not in allowed:
                     raise AccessDenied(
@@ -135,7 +135,7 @@ class WebStore:
                 url = target
                 continue
             if response.status >= 300:
-                response.release_conn()
+                _discard(response)
                 error, transient = of_status(response.status, self._base + key.partition("?")[0], str(response.reason))
                 # what may pass is raised as a foreign error, so that `retrying` sees its status and tries again
                 raise urllib3.exceptions.HTTPError(f"status code: {response.status}") if transient else error
@@ -145,8 +145,26 @@ class WebStore:
         )
 
 
+def _discard(response: Any) -> None:
+    """Gives the connection back without its unread answer, on which the next request would fail."""
+    length = response.headers.get("Content-Length", "")
+    if length.isdigit() and int(length) <= _CHUNK:
+        response.drain_conn()
+    else:
+        response.close()
+
+
+# what obstore leaves as it is in a path, beside letters, digits and -._~
+_UNESCAPED = "/!$&'()*+,;=:@[]^|"
+
+
 def _is_odd(key: str) -> bool:
-    return "?" in key or "//" in key or "%2f" in key.lower() or key.endswith("/") or not key
+    """Whether obstore would ask for something else than the URL says, or not at all."""
+    if "?" in key or "//" in key or not key or key.startswith("/") or key.endswith("/"):
+        return True
+    literal = unquote(key)
+    # a%2Bb is not a+b to every server, %E9 is no UTF-8, and control characters obstore refuses
+    return "%" in key and (quote(literal, safe=_UNESCAPED) != key or not literal.isprintable())
 
 
 def _version(headers: Any, size: int | None) -> str:

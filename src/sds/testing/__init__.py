@@ -10,6 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from sds.testing.contracts import StoreContract as StoreContract
     from sds.testing.servers import AzureServer as AzureServer
     from sds.testing.servers import GCSServer as GCSServer
     from sds.testing.servers import HTTPServer as HTTPServer
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from sds.testing.servers import S3Server as S3Server
 
 _HOMES = {
+    "StoreContract": "sds.testing.contracts",
     "S3Server": "sds.testing.servers",
     "GCSServer": "sds.testing.servers",
     "AzureServer": "sds.testing.servers",

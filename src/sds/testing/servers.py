@@ -28,13 +28,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from email.utils import formatdate
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import quote, unquote, urlsplit
 
 import urllib3
-from typing_extensions import Self
 
 from sds.errors import SdsError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["AzureServer", "GCSServer", "HTTPServer", "Request", "S3Server", "Server", "running"]
 
@@ -286,15 +288,16 @@ class Request:
     """One request that a server answered, as its access log has it.
 
     Attributes:
-        path: without query, percent-decoded; it begins with '/'.
+        target: what was asked for, as it was sent: escaped path and query.
+        path: the path in it, percent-decoded; it begins with '/'.
         range: the Range header, or ''.
         num_bytes: the size of the body sent.
         duration_s: from the request's arrival to the end of the answer.
     """
 
     method: str
+    target: str
     path: str
-    query: str
     range: str
     status: int
     num_bytes: int
@@ -359,11 +362,10 @@ class _Caddy(Server):
 
 def _parse(entry: dict[str, Any]) -> Request:
     asked = entry["request"]
-    path, _, query = asked["uri"].partition("?")
     return Request(
         method=asked["method"],
-        path=unquote(path),
-        query=query,
+        target=asked["uri"],
+        path=unquote(asked["uri"].partition("?")[0]),
         range=asked.get("headers", {}).get("Range", [""])[0],
         status=entry["status"],
         num_bytes=entry["size"],
@@ -596,10 +598,7 @@ class GCSServer(S3Server):
     @property
     def storage_options(self) -> dict[str, Any]:
         """What `StreamingDataset` needs to read from this server."""
-        # `anonymous` is not enough: obstore then still asks the machine's metadata service for a token before a put
-        account = {"client_email": "", "private_key": "", "private_key_id": ""}
-        key = json.dumps({"gcs_base_url": self.endpoint, "disable_oauth": True, **account})
-        return {"gs": {"endpoint": self.endpoint, "service_account_key": key}}
+        return {"gs": {"endpoint": self.endpoint, "anonymous": True}}
 
     def _identities(self) -> list[dict[str, Any]]:
         return []  # without any, SeaweedFS checks nothing; else it would refuse the empty token that obstore sends
