@@ -3,11 +3,12 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+DEMO := $(VENV)/.demo
 AZURITE := $(VENV)/.azurite
 
 .PHONY: demo test setup azurite lint unit integration docs-test clean
 
-demo: $(READY)
+demo: $(DEMO)
 	$(BIN)/sds demo
 
 test: lint unit integration docs-test
@@ -15,10 +16,19 @@ test: lint unit integration docs-test
 setup: $(READY)
 
 # torch is pinned by the constraints: a looser requirement pulls gigabytes of CUDA packages
-$(READY): pyproject.toml .ci/constraints.txt
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c .ci/constraints.txt -e '.[dev]'
+INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c .ci/constraints.txt
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+# the demo waits for what it needs and no more; whoever has the rest has this too
+$(DEMO): pyproject.toml .ci/constraints.txt | $(BIN)/python
+	$(INSTALL) -e '.[demo]'
 	touch $@
+
+$(READY): pyproject.toml .ci/constraints.txt | $(BIN)/python
+	$(INSTALL) -e '.[dev]'
+	touch $(DEMO) $@
 
 azurite: $(AZURITE)
 
@@ -41,7 +51,7 @@ integration: $(READY) $(AZURITE)
 	$(BIN)/python -m pytest tests/contracts tests/integration -q
 
 docs-test: $(READY)
-	$(BIN)/python -m pytest tests/docs -q
+	$(BIN)/python -m pytest tests/docs -n 2 -q
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

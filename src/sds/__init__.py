@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from sds import transforms as transforms
     from sds.dataset import StreamingDataset as StreamingDataset
     from sds.errors import SdsError as SdsError
+    from sds.loader import BroadcastLoader as BroadcastLoader
     from sds.loader import StreamingDataLoader as StreamingDataLoader
     from sds.types import Batch as Batch
     from sds.world import World as World
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "StreamingDataset": "sds.dataset",
     "StreamingDataLoader": "sds.loader",
+    "BroadcastLoader": "sds.loader",
     "World": "sds.world",
     "Batch": "sds.types",
     "SdsError": "sds.errors",

@@ -87,7 +87,8 @@ class Stats:
     @property
     def bottleneck(self) -> str:
         """The stage that most of the time went to; 'consumer' when data was ready before it was asked for."""
-        waited = sum(self.wait_s.values())
+        # a loader's caller waits for batches, a bare iteration's for files and its own transforms
+        waited = self.wait_s.get("consumer", self.wait_s.get("fetch", 0.0) + sum(self.busy_s.values()))
         if waited < 0.1 * self.wall_s or not waited:
             return "consumer"
         stalls = {"fetch": self.wait_s.get("fetch", 0.0)}

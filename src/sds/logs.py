@@ -1,7 +1,7 @@
 """The logger 'sds': quiet unless something is wrong, or SDS_LOG_LEVEL asks for more.
 
 Comes in: SDS_LOG_LEVEL, read when a dataset or a command begins, never at import. Goes out: lines on stderr, warnings
-and worse by default. A program that has set up logging of its own gets the records instead, and nothing is printed twice.
+and worse by default. A program that has set up logging of its own gets the records instead; none is printed twice.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """`sds demo`: the whole path in under a minute, on this machine alone.
 
-Makes captioned images and an index of them, serves both from a local S3-compatible server, and trains a small network on
-what it streams from there: filtered by SQL, shuffled, through a cache that holds half of the data. `stream` is what a
-user would write; the rest is scenery. Everything it made is gone when it ends.
+Makes captioned images and an index of them, serves both from a local S3-compatible server, and trains a small network
+on what it streams from there: filtered by SQL, shuffled, through a cache that holds half of the data. `stream` is what
+a user would write; the rest is scenery. Everything it made is gone when it ends.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ if TYPE_CHECKING:
 __all__ = ["EXAMPLES", "HELP", "command"]
 
 HELP = "Stream images from a local S3 server into a training loop, and show what happened."
-EXAMPLES = "Examples:  sds demo  |  sds demo --images 1000 --epochs 3  |  sds demo --json > demo.json"
+EXAMPLES = "Examples:  sds demo  |  sds demo --images 2000 --epochs 3  |  sds demo --json > demo.json"
 
 _COLOURS = ("red", "green", "blue", "yellow", "purple", "orange", "white", "black")
 _QUERY = "SELECT * FROM dataframe WHERE quality >= 0.25"
+_SIZE = (240, 320)
 _MIN_IMAGES = 40  # with fewer, half of the data is less than what a step has in use at once
 
 
@@ -62,7 +63,7 @@ class Epoch:
 
 
 def command(
-    images: Annotated[int, typer.Option(min=_MIN_IMAGES, help="Images to make.")] = 400,
+    images: Annotated[int, typer.Option(min=_MIN_IMAGES, help="Images to make.")] = 600,
     epochs: Annotated[int, typer.Option(min=1, help="Times to go through them.")] = 2,
     batch_size: Annotated[int, typer.Option(min=1, help="Images per training step.")] = 16,
     as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
@@ -91,7 +92,7 @@ def _open_shop(folder: Path, num_images: int, stack: ExitStack) -> Shop:
 
     server = stack.enter_context(S3Server())  # first: without its program there is nothing to show
     _say(f"local S3-compatible server (SeaweedFS) is up at {server.endpoint}")
-    records = make_images(folder / "data" / "images", num_images)
+    records = make_images(folder / "data" / "images", num_images, size=_SIZE)
     qualities = derive(0, "quality").random(num_images).round(3).tolist()
     rows = []
     for record, quality in zip(records, qualities, strict=True):
@@ -121,7 +122,7 @@ def stream(shop: Shop, cache: Path, limit: int, batch_size: int) -> sds.Streamin
         sql_query=_QUERY,
         shuffle_seed=42,
         cache_limit=limit,
-        prefetch=2 * batch_size,
+        prefetch=batch_size,  # the default is 128; with so few images, most of the cache would be in use at any time
         transforms=[
             *presets.create_standard_image_pipeline("image", resolution=(64, 64)),
             *presets.create_standard_text_pipeline("caption", output_field="caption"),
@@ -220,16 +221,17 @@ def _report(loader: sds.StreamingDataLoader, epochs: list[Epoch], shop: Shop, li
 def _text(report: dict[str, Any], stats: str) -> str:
     data, limit = format_bytes(report["data_bytes"]), format_bytes(report["cache_limit"])
     lines = ["What was streamed (dataset.explain())", *_indented(report["explain"]), "", "Epoch by epoch"]
-    for epoch in report["epochs"]:
-        lines.append(
-            f"  {epoch['epoch']}: {epoch['samples']} images in {epoch['seconds']:.2f} s "
-            f"({epoch['samples_per_s']:.0f}/s), hit rate {epoch['hit_rate']:.0%}, "
-            f"{format_bytes(epoch['bytes_downloaded'])} downloaded, "
-            f"loss {epoch['loss']:.2f}, {epoch['accuracy']:.0%} right"
-        )
+    lines += [
+        f"  {epoch['epoch']}: {epoch['samples']} images in {epoch['seconds']:.2f} s "
+        f"({epoch['samples_per_s']:.0f}/s), hit rate {epoch['hit_rate']:.0%}, "
+        f"{format_bytes(epoch['bytes_downloaded'])} downloaded, "
+        f"loss {epoch['loss']:.2f}, {epoch['accuracy']:.0%} right"
+        for epoch in report["epochs"]
+    ]
     best = report["cache_limit"] / report["data_bytes"]
     lines += [
-        f"  The cache may hold {limit} of {data}: from the second epoch on, no policy can hit more than {best:.0%}.",
+        f"  The cache may hold {limit} of {data}: from the second epoch on, no policy can hit more than {best:.0%},",
+        "  and files that are in use at the moment take a part of that (less, the larger the data is).",
         "",
         "All of it (loader.stats())",
         *_indented(stats),
@@ -241,7 +243,7 @@ def _text(report: dict[str, Any], stats: str) -> str:
         "  docs/guide/quickstart.md     from a folder of your own files to training",
         "  docs/guide/stores.md         S3, GCS, Azure, HTTP and their credentials",
         "  docs/guide/state.md          stop and go on, exactly",
-        "  src/sds/cli/demo.py          this demo: `stream` is all that a user writes",
+        "  docs/reference/cli.md        the command line; in sds/cli/demo.py, `stream` is what a user writes",
     ]
     return "\n".join(lines)
 

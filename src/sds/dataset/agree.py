@@ -6,9 +6,10 @@ never came, within a set time. It talks through torch.distributed's key-value st
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch.distributed as dist
@@ -16,20 +17,36 @@ import torch.distributed as dist
 from sds.errors import OptionError, SdsError, SourceError, StateMismatch
 from sds.world import World
 
-__all__ = ["Agreement"]
+__all__ = ["Agreement", "count_as", "num_used", "tell_those_who_wait", "wait_for_reader"]
 
 _POLL_S = 0.02
+_FAREWELL_S = 2.0
 
 
 class Agreement:
-    """One dataset's place in the common store. Ranks must construct their datasets in the same order."""
+    """One dataset's place in the common store. Ranks must begin to iterate their datasets in the same order.
 
-    _num_made = 0
+    A dataset with nobody to agree with (`world=World()`, such as one for validation on rank 0 alone) does not count.
+    """
+
+    _num_used = 0
 
     def __init__(self) -> None:
-        self._name = f"sds/agreement/{Agreement._num_made}"
-        Agreement._num_made += 1
+        self._number: int | None = None
         self._is_checked = False
+        self._stands_for: tuple[int, ...] = ()
+
+    @property
+    def _name(self) -> str:
+        """Its place in the store: the next free one, when it is first needed."""
+        if self._number is None:
+            self._number = Agreement._num_used
+            Agreement._num_used += 1
+        return f"sds/agreement/{self._number}"
+
+    def stand_for(self, ranks: Sequence[int]) -> None:
+        """These ranks have no dataset of their own: this one reads for them."""
+        self._stands_for = tuple(ranks)
 
     def share_seed(self, world: World, draw: Callable[[], int], timeout_s: float) -> int:
         """A seed that rank 0 draws and all ranks use."""
@@ -41,19 +58,21 @@ class Agreement:
                     hint="call init_process_group before, or give all ranks the same shuffle_seed",
                 )
             return draw()
-        if world.rank == 0:
-            store.set(f"{self._name}/seed", str(draw()))
-        if not self._wait(store, f"{self._name}/seed", time.monotonic() + timeout_s):
-            self._raise_failures(store, world)
-            raise SourceError(f"rank 0 did not come within {timeout_s:.0f} s to draw the seed", rank=0)
-        return int(store.get(f"{self._name}/seed"))
+        with _reaching_the_store():
+            if world.rank == 0:
+                store.set(f"{self._name}/seed", str(draw()))
+            if not self._wait(store, f"{self._name}/seed", time.monotonic() + timeout_s):
+                self._raise_failures(store, world)
+                raise SourceError(f"rank 0 did not come within {timeout_s:.0f} s to draw the seed", rank=0)
+            return int(store.get(f"{self._name}/seed"))
 
     def announce_failure(self, world: World, error: BaseException) -> None:
         """This rank cannot come: tells the others, so that they need not wait."""
         store = _store(world)
         if store is not None:
             reason = {"rank": world.rank, "reason": f"{type(error).__name__}: {error}"}
-            store.set(f"{self._name}/failed", json.dumps(reason))
+            with contextlib.suppress(dist.DistError):  # the error itself says more
+                store.set(f"{self._name}/failed", json.dumps(reason))
 
     def check(self, world: World, facts: dict[str, Any], timeout_s: float) -> None:
         """Compares what the ranks have, once."""
@@ -63,19 +82,26 @@ class Agreement:
         store = _store(world)
         if store is None:
             return
-        store.set(f"{self._name}/{world.rank}", json.dumps(facts))
-        deadline = time.monotonic() + timeout_s
-        others = {rank: self._read(store, rank, deadline) for rank in range(world.size)}
-        self._raise_failures(store, world)
+        with _reaching_the_store():
+            for rank in {world.rank, *self._stands_for}:
+                store.set(f"{self._name}/{rank}", json.dumps(facts))
+            deadline = time.monotonic() + timeout_s
+            others = {rank: self._read(store, rank, deadline) for rank in range(world.size)}
+            store.set(f"{self._name}/{world.rank}/has read", "")
+            self._raise_failures(store, world)
         missing = [rank for rank, theirs in others.items() if theirs is None]
         if missing:
-            hint = "look at the logs of these ranks; `timeout` sets how long the others wait"
+            hint = (
+                "look at the logs of these ranks; 5 * `timeout` is how long the others wait; "
+                "a dataset that only some ranks read needs a `world` of its own, such as world=sds.World()"
+            )
             raise SourceError(f"ranks did not come within {timeout_s:.0f} s: {missing}", hint=hint, rank=missing[0])
         for rank, theirs in others.items():
             assert theirs is not None
             differing = [name for name in facts if theirs.get(name) != (others[0] or {}).get(name)]
             if differing:
                 name = differing[0]
+                self._let_others_read(store, world)
                 raise StateMismatch(
                     f"ranks have different datasets: {name} is {theirs.get(name)!r} on rank {rank} "
                     f"and {(others[0] or {}).get(name)!r} on rank 0",
@@ -89,6 +115,14 @@ class Agreement:
             return None
         facts: dict[str, Any] = json.loads(store.get(key))
         return facts
+
+    def _let_others_read(self, store: Any, world: World) -> None:
+        """Stays a moment before this rank ends: if it holds the store, the others could not read what is wrong."""
+        deadline = time.monotonic() + _FAREWELL_S
+        absent = set(self._stands_for) - {world.rank}
+        with contextlib.suppress(dist.DistError):
+            for rank in set(range(world.size)) - absent:
+                self._wait(store, f"{self._name}/{rank}/has read", deadline)
 
     def _wait(self, store: Any, key: str, deadline: float) -> bool:
         while not store.check([key]):
@@ -106,6 +140,53 @@ class Agreement:
                     hint="this rank is fine: look at the log of that one",
                     rank=failed["rank"],
                 )
+
+
+def wait_for_reader(key: str, reader: int, timeout_s: float) -> Any:
+    """For a rank that has no dataset: what the rank that reads for it says under `key` with `tell_those_who_wait`."""
+    world = World.detect()
+    store = _store(world)
+    agreement = Agreement()
+    agreement._number = Agreement._num_used  # the place that the reader's dataset would have
+    with _reaching_the_store():
+        if not agreement._wait(store, key, time.monotonic() + timeout_s):
+            agreement._raise_failures(store, world)
+            raise SourceError(
+                f"rank {reader}, which reads, did not come within {timeout_s:.0f} s",
+                hint="look at the log of that rank",
+                rank=reader,
+            )
+        word = json.loads(store.get(key))
+    count_as(word["num_used"])
+    return word["word"]
+
+
+def num_used() -> int:
+    """How many datasets of this rank have agreed so far."""
+    return Agreement._num_used
+
+
+def count_as(num_used: int) -> None:
+    """For a rank that has no dataset: counts those that a rank that reads for it has used."""
+    Agreement._num_used = max(Agreement._num_used, num_used)
+
+
+def tell_those_who_wait(key: str, word: Any) -> None:
+    """For a rank that reads for others: what `wait_for_reader` gives them."""
+    with _reaching_the_store():
+        _store(World.detect()).set(key, json.dumps({"word": word, "num_used": Agreement._num_used}))
+
+
+@contextlib.contextmanager
+def _reaching_the_store() -> Iterator[None]:
+    try:
+        yield
+    except dist.DistError as error:
+        raise SourceError(
+            f"the store of torch.distributed is gone; rank 0, or the launcher, holds it: {error}",
+            hint="look at the log of rank 0: it probably ended before this rank",
+            rank=0,
+        ) from error
 
 
 def _store(world: World) -> Any:

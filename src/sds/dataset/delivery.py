@@ -30,9 +30,12 @@ class Delivery:
 
     def deliver(self, job: Job, ticket: Ticket, held: list[Ticket]) -> list[Sample] | None:
         """The samples of a job, or None if it failed and that was counted; `held` gets the ticket if it must stay."""
+        was_leased = ticket.is_leased
         try:
             samples = self.pipeline.finish(job, ticket)
         except SdsError as error:
+            if was_leased and not ticket.is_leased:
+                raise  # another thread let go of the files, to stop this: nobody asks for the sample any more
             ticket.release()
             self.policy.failed(job.row, error)
             return None
@@ -59,6 +62,7 @@ class Delivery:
             row_id = derive_key(seed, "stand-in", job.epoch, job.position, attempt) % len(pipeline.index)
             other = pipeline.prepare(pipeline.index.rows([row_id])[0], job.epoch, job.position)
             (ticket,) = self.client.submit([other.files])
+            held.append(ticket)  # whoever stops the step lets go of it
             samples = self.deliver(other, ticket, held)
             if samples:
                 self.tally.count("stand_ins")

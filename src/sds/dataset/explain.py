@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sds.dataset.options import Options
-from sds.index import Index
+from sds.index import Index, IndexFacts
 from sds.plan import Plan
 from sds.units import format_bytes
 from sds.urls import redact
@@ -18,7 +18,7 @@ def explain(options: Options, index: Index, plan: Plan, world: World) -> str:
     src = redact(options.src) if isinstance(options.src, str) else str(options.src)
     rank, size = world.replica
     lines = [
-        f"source: {src} ({facts.kind}: {facts.num_index_files} index files, {facts.num_sample_files} sample files)",
+        f"source: {src} ({facts.kind}: {_files(facts)})",
         f"rows: {facts.rows} of {facts.rows_at_source} at the source",
     ]
     if options.index.sql_query is not None:
@@ -41,3 +41,8 @@ def explain(options: Options, index: Index, plan: Plan, world: World) -> str:
     limit = "no limit" if fetch.limit is None else f"limit {format_bytes(fetch.limit)}"
     lines.append(f"cache: {fetch.dst} ({limit}, policy {fetch.policy}); prefetch {options.prefetch} samples")
     return "\n".join(lines)
+
+
+def _files(facts: IndexFacts) -> str:
+    counts = ((facts.num_index_files, "index file"), (facts.num_sample_files, "sample file"))
+    return ", ".join(f"{count} {kind}{'' if count == 1 else 's'}" for count, kind in counts if count)

@@ -7,6 +7,7 @@ into tensors) lets its files go at once, so that a tight cache limit is no obsta
 from __future__ import annotations
 
 import os
+import threading
 from collections import deque
 from typing import Any
 
@@ -22,28 +23,34 @@ _PLAIN = (int, float, complex, bytes, bytearray, np.ndarray, np.generic, torch.T
 
 
 class Leases:
-    """Tickets of delivered samples: the last `keep` groups are held, or fewer if they pass `max_bytes` of files."""
+    """Tickets of delivered samples: the last `keep` groups are held, or fewer if they pass `max_bytes` of files.
+
+    Safe from many threads.
+    """
 
     def __init__(self, keep: int = 1, max_bytes: int | None = None) -> None:
         self._keep = keep
         self._max_bytes = max_bytes
         self._groups: deque[tuple[list[Ticket], int]] = deque()
         self._num_bytes = 0
+        self._lock = threading.RLock()
 
     def hold(self, tickets: list[Ticket]) -> None:
         """Holds the tickets of a sample or batch that is about to be delivered; lets go of those that are past."""
         size = sum(ticket.num_bytes for ticket in tickets) if self._max_bytes is not None else 0
-        self._groups.append((tickets, size))
-        self._num_bytes += size
-        while len(self._groups) > 1 and (
-            len(self._groups) > self._keep or (self._max_bytes is not None and self._num_bytes > self._max_bytes)
-        ):
-            self._let_go()
+        with self._lock:
+            self._groups.append((tickets, size))
+            self._num_bytes += size
+            while len(self._groups) > 1 and (
+                len(self._groups) > self._keep or (self._max_bytes is not None and self._num_bytes > self._max_bytes)
+            ):
+                self._let_go()
 
     def release(self) -> None:
         """Lets everything go."""
-        while self._groups:
-            self._let_go()
+        with self._lock:
+            while self._groups:
+                self._let_go()
 
     def _let_go(self) -> None:
         tickets, size = self._groups.popleft()
@@ -55,7 +62,7 @@ class Leases:
 def names_any(value: Any, paths: list[str]) -> bool:
     """Whether a sample (or anything in it) may still name one of the paths. Unknown objects may."""
     if isinstance(value, str):
-        return value in paths
+        return any(path in value for path in paths)
     if isinstance(value, _PLAIN):
         return False
     if isinstance(value, dict):

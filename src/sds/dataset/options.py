@@ -23,8 +23,9 @@ from sds.index import IndexOptions
 from sds.types import DataType, Transform
 from sds.units import parse_bytes
 from sds.urls import is_remote
+from sds.world import World
 
-__all__ = ["Options", "FailureOptions", "check_choice", "check_count", "default_dst"]
+__all__ = ["Options", "FailureOptions", "check_choice", "check_count", "check_flag", "check_world", "default_dst"]
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,15 @@ _NOT_YET: Mapping[str, tuple[Any, str]] = {
 }
 
 
+_FLAGS = (
+    "allow_missing_columns",
+    "print_exceptions",
+    "print_traceback",
+    "infinite_iteration",
+    "unaligned_worker_index",
+)
+
+
 def refuse_not_yet(given: Mapping[str, Any]) -> None:
     """A keyword whose room is not built yet is refused, never ignored."""
     for keyword, (unused, meaning) in _NOT_YET.items():
@@ -102,6 +112,8 @@ def sort_keywords(given: Mapping[str, Any]) -> Options:
     check_count("prefetch", given["prefetch"], minimum=0)
     if given["min_num_pending_tasks_thresh"] is not None:
         check_count("min_num_pending_tasks_thresh", given["min_num_pending_tasks_thresh"], minimum=0)
+    for keyword in _FLAGS:
+        check_flag(keyword, given[keyword])
     seed = given["shuffle_seed"]
     if seed is not None:
         check_count("shuffle_seed", seed, minimum=-1)
@@ -112,7 +124,7 @@ def sort_keywords(given: Mapping[str, Any]) -> Options:
     if not isinstance(settings, Mapping):
         raise OptionError("storage_options is not a dict", hint="storage_options={'endpoint': ..., 'region': ...}")
     limit = given["cache_limit"]
-    dst, name = given["dst"], given["name"] or _name_of(given["src"])
+    dst, name = given["dst"], _name_of(given["src"]) if given["name"] is None else _folder_name(given["name"])
     return Options(
         src=given["src"],
         name=name,
@@ -160,6 +172,18 @@ def check_count(keyword: str, value: Any, *, minimum: int) -> None:
         raise OptionError(f"{keyword} is impossible: {value!r}", hint=f"a whole number of at least {minimum}")
 
 
+def check_flag(keyword: str, value: Any) -> None:
+    """True or False, or an OptionError that names the keyword."""
+    if isinstance(value, str) or value not in (True, False):
+        raise OptionError(f"{keyword} is neither True nor False: {value!r}", hint=f"{keyword}=True, or leave it out")
+
+
+def check_world(world: Any) -> None:
+    """A World or None, or an OptionError."""
+    if world is not None and not isinstance(world, World):
+        raise OptionError(f"world is no World: {world!r}", hint="world=sds.World(rank=..., size=...), or leave it out")
+
+
 def default_dst(name: str) -> Path:
     """Where a dataset's cache lies when nobody says: SDS_CACHE_DIR or the user's cache folder, by name."""
     base = os.environ.get("SDS_CACHE_DIR") or platformdirs.user_cache_dir("sds", appauthor=False)
@@ -173,8 +197,14 @@ def _name_of(src: Any) -> str:
     return f"{stem or 'dataset'}-{hashlib.blake2b(text.encode(), digest_size=4).hexdigest()}"
 
 
+def _folder_name(name: Any) -> str:
+    if not isinstance(name, str) or not name or name in (".", "..") or "/" in name or "\0" in name:
+        raise OptionError(f"name is no folder name: {name!r}", hint="a word such as 'photos'; `dst` takes a whole path")
+    return name
+
+
 def _local(dst: str | os.PathLike[str]) -> Path:
-    if not isinstance(dst, str | os.PathLike):
+    if not isinstance(dst, str | os.PathLike) or not os.fspath(dst):
         raise OptionError(f"dst is not a path: {dst!r}", hint="give a local folder")
     if is_remote(os.fspath(dst)):
         raise OptionError(f"dst is not a local folder: {dst}", hint="the cache lies on a disk of this machine")
@@ -182,7 +212,7 @@ def _local(dst: str | os.PathLike[str]) -> Path:
 
 
 def _transforms(keyword: str, given: Sequence[Transform] | Callable[..., Any] | None) -> tuple[Transform, ...]:
-    chain = () if given is None else tuple(given) if isinstance(given, Iterable) else (given,)
+    chain = () if given is None else (given,) if callable(given) or not isinstance(given, Iterable) else tuple(given)
     for transform in chain:
         if not callable(transform):
             raise OptionError(f"{keyword} has an entry that cannot be called: {transform!r}", hint="give callables")

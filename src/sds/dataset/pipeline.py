@@ -23,6 +23,7 @@ from sds.index import Index
 from sds.plan import Plan
 from sds.seeds import derive_key
 from sds.types import Row, Sample, Transform
+from sds.urls import is_remote, local_path
 
 __all__ = ["Job", "Pipeline"]
 
@@ -89,17 +90,24 @@ class Pipeline:
         return job
 
     def _collect_files(self, job: Job) -> None:
-        versions = job.row.versions or {}
-        for column in self.index.columns_to_download:
+        values, versions = job.row.values, job.row.versions or {}
+        # a file that a pre-download transform gave another name is fetched under that name
+        gone = {values.get(column): column for column in self.index.columns_to_download if column not in job.sample}
+        origins = {column: column for column in self.index.columns_to_download}
+        for field, value in job.sample.items() if gone else ():
+            if field not in values and isinstance(value, str) and value in gone:
+                origins[field] = gone[value]
+        for column, origin in origins.items():
             url = job.sample.get(column)
             if url is None:
                 continue  # missing values are left out of the plan, or allowed
             if not isinstance(url, str):
                 hint = "columns_to_download names columns of URLs or paths; leave this one out, or make it text"
                 raise SchemaError(f"column to download holds no text: {column!r} has {type(url).__name__}", hint=hint)
+            is_remote(url) or local_path(url)  # or an error, which is this row's, not that of all that are asked for
             job.columns.append(column)
             # a version belongs to the URL that the index gave; a pre-download transform may have chosen another
-            job.files.append((url, versions.get(column) if url == job.row.values.get(column) else None))
+            job.files.append((url, versions.get(origin) if url == values.get(origin) else None))
 
     def finish(self, job: Job, ticket: Ticket) -> list[Sample]:
         """Waits for the files and runs the transforms; errors name row and stage."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from sds.dataset.options import FailureOptions
 from sds.errors import SdsError, TooManyFailures
@@ -48,22 +48,26 @@ class FailurePolicy:
         if self.options.on_error == "raise":
             raise error
         self.record([Failure(row.key, row.id, error.url, error.stage or "transform", error.message)], 1, error)
+        self._tally.count("failures")
         if self.options.print_exceptions or self.options.print_traceback:
             trace = error if self.options.print_traceback else None
             log.warning("sample %s failed: %s", row.key, error.message, exc_info=trace)
         else:
             log.debug("sample %s failed: %s", row.key, error.message)
+        self.check()
 
-    def record(self, failures: Iterable[Failure], num_attempts: int, first: SdsError | None = None) -> None:
-        """Counts failures, one's own or those that a worker process reports, against the budget."""
-        failures = list(failures)
+    def record(self, failures: Sequence[Failure], num_attempts: int, first: SdsError | None = None) -> None:
+        """Counts failures, one's own or those that a worker process reports."""
         with self._lock:
             self._num_attempts += num_attempts
             self._num_failures += len(failures)
             self._quarantine += failures[: max(0, _MAX_QUARANTINED - len(self._quarantine))]
             self._first = self._first or first
+
+    def check(self) -> None:
+        """Raises TooManyFailures when the budget is spent."""
+        with self._lock:
             spent = self._is_spent()
-        self._tally.count("failures", len(failures))
         if spent:
             raise self._too_many()
 
@@ -79,13 +83,14 @@ class FailurePolicy:
         with self._lock:
             return list(self._quarantine)
 
-    def drain(self) -> tuple[list[Failure], int]:
-        """In a worker process: failures and attempts since the last drain, for the main process to record."""
+    def drain(self) -> tuple[list[Failure], int, SdsError | None]:
+        """In a worker process: what came since the last drain, as the main process records it."""
         with self._lock:
             failures = self._quarantine[self._num_reported :]
             attempts = self._num_attempts - self._attempts_reported
+            first = None if self._num_reported else self._first
             self._num_reported, self._attempts_reported = len(self._quarantine), self._num_attempts
-            return failures, attempts
+            return failures, attempts, first
 
     def _is_spent(self) -> bool:
         budget = self.options.max_failures

@@ -1,7 +1,7 @@
 """SharedBlock: a few integers in an anonymous map that a process shares with the workers it makes.
 
 It travels through fork, spawn and forkserver, leaves nothing in /dev/shm, and is gone with its last process. A copy
-made by plain pickling has a block of its own.
+made by plain pickling has a block of its own, with the same values.
 """
 
 from __future__ import annotations
@@ -51,14 +51,24 @@ class SharedBlock:
         finally:
             fcntl.lockf(self._descriptor, fcntl.LOCK_UN)
 
+    def copy(self) -> SharedBlock:
+        """A block of one's own with the same values."""
+        return _copied(self._size, self._map[:])
+
     def __reduce__(self) -> tuple[Any, ...]:
         if context.get_spawning_popen() is None:
-            return SharedBlock, (self._size,)
+            return _copied, (self._size, self._map[:].rstrip(b"\0"))
         return _attached, (reduction.DupFd(self._descriptor), self._size)
 
     def __del__(self) -> None:
         with contextlib.suppress(AttributeError, OSError):
             os.close(self._descriptor)
+
+
+def _copied(size: int, values: bytes) -> SharedBlock:
+    block = SharedBlock(size)
+    block._map[: len(values)] = values
+    return block
 
 
 def _attached(handle: Any, size: int) -> SharedBlock:

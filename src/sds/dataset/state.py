@@ -7,7 +7,7 @@ integers and hashes; everything else is derived. It speaks of what was handed to
 from __future__ import annotations
 
 import hashlib
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -16,6 +16,7 @@ from sds.errors import StateError, StateMismatch, StateVersion
 __all__ = ["State", "PlanKey"]
 
 VERSION = 1
+_Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class PlanKey(msgspec.Struct, frozen=True):
@@ -36,8 +37,8 @@ class State(msgspec.Struct, frozen=True):
     """Where delivery stands: the next position of an epoch. `lane` is only set inside a worker of a plain loader."""
 
     key: PlanKey
-    epoch: int
-    position: int
+    epoch: _Count
+    position: _Count
     lane: tuple[int, int, int] | None = None  # (worker, number of workers, samples this worker has handed out)
 
     def to_dict(self) -> dict[str, Any]:
@@ -60,6 +61,17 @@ class State(msgspec.Struct, frozen=True):
         except msgspec.ValidationError as error:
             raise StateError(f"state is damaged: {error}", hint="give what state_dict() returned") from None
 
+    def taken_by(self, worker: int, num_workers: int) -> int:
+        """How many samples of its lane a worker has handed out since `position`; StateError if this is another's."""
+        if self.lane is None:
+            return 0
+        if self.lane[:2] != (worker, num_workers):
+            raise StateError(
+                f"state is of worker {self.lane[0]} of {self.lane[1]}, this is worker {worker} of {num_workers}",
+                hint="a StatefulDataLoader goes on with the same num_workers; StreamingDataLoader with any",
+            )
+        return self.lane[2]
+
     def check(self, key: PlanKey, *, strict: bool = True) -> None:
         """Raises StateMismatch if this state belongs to another order than `key`'s."""
         mine = self.key
@@ -78,7 +90,7 @@ class State(msgspec.Struct, frozen=True):
                 f"this one has {key.rows} rows, fingerprint {key.fingerprint}",
                 hint="load_state_dict(state, strict=False) goes on at the same position of the new index",
             )
-        if not 0 <= self.position <= key.rows:
+        if self.position > key.rows:
             raise StateMismatch(
                 f"state's position is outside the index: {self.position} of {key.rows}", hint="is this the right index?"
             )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Iterator, Sequence
+from multiprocessing import context as multiprocessing
 from pathlib import Path
 from typing import Any, overload
 
@@ -16,6 +17,7 @@ import msgspec
 import numpy as np
 from torch.utils.data import IterableDataset
 
+from sds import logs
 from sds.dataset import options as opts
 from sds.dataset.agree import Agreement
 from sds.dataset.delivery import Delivery
@@ -33,6 +35,7 @@ from sds.index import Index, open_index
 from sds.plan import Plan, lanes
 from sds.seeds import derive_key, draw_seed
 from sds.types import DataType, Failure, Sample, Transform
+from sds.urls import redact
 from sds.world import World
 
 __all__ = ["StreamingDataset"]
@@ -132,7 +135,9 @@ class StreamingDataset(IterableDataset[Sample]):
     ) -> None:
         given = {k: v for k, v in locals().items() if k not in ("self", "__class__", "world")}
         self._options = opts.sort_keywords(given)
+        opts.check_world(world)
         self._world = world
+        self._sender: World | None = None  # in a copy for another process: where it was sent from
         self._agreement = Agreement()
         try:
             client = FetchClient(self._options.fetch)
@@ -147,8 +152,8 @@ class StreamingDataset(IterableDataset[Sample]):
             self._seed = self._agreement.share_seed(self.world, draw_seed, self._patience_s)
         self._epochs = Epochs()
         self._cursor: tuple[int, int] | None = None  # (epoch, position) of what was handed out; None: nothing yet
-        self._lane: tuple[int, int, int] | None = None
-        self._loaded: State | None = None  # where the next iter() goes on
+        self._lane: State | None = None  # in a worker process: how far its own share is
+        self._loaded: State | None = None  # in a worker process: where its next iter() goes on
         self._adopt()
 
     # ---- what it has ------------------------------------------------------------------------------------------------
@@ -163,7 +168,13 @@ class StreamingDataset(IterableDataset[Sample]):
     @property
     def world(self) -> World:
         """This process among the others: given, or detected."""
+        if self._world is None and self._sender is not None and is_worker():
+            return self._sender
         return self._world or World.detect()
+
+    def stand_for(self, ranks: Sequence[int]) -> None:
+        """For a loader that broadcasts: these ranks read nothing themselves, so nobody waits for them."""
+        self._agreement.stand_for(ranks)
 
     @property
     def fingerprint(self) -> str:
@@ -194,7 +205,9 @@ class StreamingDataset(IterableDataset[Sample]):
         return self.plan.length(self.epoch)
 
     def __repr__(self) -> str:
-        return f"StreamingDataset({self._options.src!r}, {len(self._index)} rows, seed {self._seed})"
+        src = self._options.src
+        shown = redact(src) if isinstance(src, str) else src
+        return f"StreamingDataset({shown!r}, {len(self._index)} rows, seed {self._seed})"
 
     def explain(self) -> str:
         """What will happen, in words: source, rows, order, partition, cache."""
@@ -217,8 +230,9 @@ class StreamingDataset(IterableDataset[Sample]):
         plan, rank, size = self.share(self.world, worker)
         lane_of = (0, 1) if self._options.unaligned else (worker, num_workers)
         lane = lanes(self.horizon(epoch), start, size, rank, lane_of[1], lane_of[0])
+        key = self.plan_key
         delivery = self.delivery
-        held = Leases(_WORKER_LEASES, self._worker_bytes(num_workers)) if is_worker() else Leases(1)
+        held = Leases(_WORKER_LEASES, self._lease_bytes(num_workers)) if is_worker() else Leases(1)
         self._tally.begin()
         # positions of this lane, from where it stands
         blocks = (np.asarray(lane[k : k + _BLOCK]) for k in range(taken, len(lane), _BLOCK))
@@ -233,7 +247,10 @@ class StreamingDataset(IterableDataset[Sample]):
                 samples = delivery.deliver(job, ticket, tickets) or []
                 held.hold(tickets)
                 self.reach(epoch, lane.stop(k))
-                self._lane, self._lane_start = (worker, num_workers, k + 1), start
+                if self._lane is not None:
+                    done = k + 1 == len(lane)  # the very end of an epoch is the beginning of the next
+                    place = (epoch + 1, 0, None) if done else (epoch, start, (worker, num_workers, k + 1))
+                    self._lane = State(key, *place)
                 for sample in samples:
                     self._tally.delivered(1, batches=0)
                     yield sample
@@ -245,30 +262,26 @@ class StreamingDataset(IterableDataset[Sample]):
 
     def _begin(self, worker: int, num_workers: int) -> tuple[int, int, int]:
         """(epoch, start position, samples of this lane already handed out)."""
-        loaded, self._loaded = self._loaded, None
-        if not is_worker():
-            self._agreement.check(self.world, msgspec.to_builtins(self.plan_key), self._patience_s)
+        taken = 0
         if is_worker():
-            epoch = self._epochs.begin(worker, num_workers)
+            loaded, self._loaded = self._loaded, None
+            epoch, start = self._epochs.begin(worker, num_workers, entered=loaded is not None)
+            if loaded is not None and loaded.epoch > epoch:
+                start = self.plan.length(epoch)  # its share of this epoch is done, those of other workers are not
+            elif loaded is not None:
+                start, taken = loaded.position, loaded.taken_by(worker, num_workers)
+            self._lane = State(self.plan_key, epoch, start, (worker, num_workers, taken))
         else:
-            epoch = self._epochs.current()
-            self._epochs.set(epoch)
-        if loaded is None:
-            self._cursor = (epoch, 0)
-            return epoch, 0, 0
-        if loaded.lane is None:
-            return loaded.epoch, loaded.position, 0
-        if loaded.lane[:2] != (worker, num_workers):
-            raise StateError(
-                f"state is of worker {loaded.lane[0]} of {loaded.lane[1]}, this is worker {worker} of {num_workers}",
-                hint="a StatefulDataLoader goes on with the same num_workers; StreamingDataLoader with any",
-            )
-        return loaded.epoch, loaded.position, loaded.lane[2]
+            self._agreement.check(self.world, msgspec.to_builtins(self.plan_key), self._patience_s)
+            epoch, start = self._epochs.next()
+            self._epochs.set(epoch)  # a position that was loaded is used up
+        self._cursor = (epoch, start)
+        return epoch, start, taken
 
     def _end(self, epoch: int, worker: int) -> None:
         if is_worker():
             self._epochs.finish(worker, epoch)
-            self._cursor, self._lane = (epoch + 1, 0), None
+            self._lane = State(self.plan_key, epoch + 1, 0)
         else:
             self.finish(epoch)
 
@@ -287,7 +300,7 @@ class StreamingDataset(IterableDataset[Sample]):
     def finish(self, epoch: int) -> None:
         """For a loader: an epoch is over, and the next one comes."""
         self._epochs.set(epoch + 1)
-        self._cursor, self._lane = (epoch + 1, 0), None
+        self._cursor = (epoch + 1, 0)
 
     def share(self, world: World, worker: int = 0) -> tuple[Plan, int, int]:
         """The order that a process follows, and which share of it: (plan, rank, size)."""
@@ -311,9 +324,10 @@ class StreamingDataset(IterableDataset[Sample]):
         """How many samples to fetch ahead, and how few may be left when the next are asked for."""
         return self._options.prefetch, self._options.refill_below
 
-    def _worker_bytes(self, num_workers: int) -> int | None:
+    def _lease_bytes(self, num_workers: int) -> int | None:
+        """How much of the cache one process may hold for samples that were handed out a while ago."""
         limit = self._options.fetch.limit
-        return None if limit is None else limit // (4 * num_workers)
+        return None if limit is None else limit // (4 * num_workers * self.world.local_size)
 
     # ---- random access ----------------------------------------------------------------------------------------------
 
@@ -341,13 +355,14 @@ class StreamingDataset(IterableDataset[Sample]):
     @property
     def epoch(self) -> int:
         """The epoch that the next (or current) iteration makes."""
-        return self._loaded.epoch if self._loaded is not None else self._epochs.current()
+        return self._epochs.current()
 
     def set_epoch(self, epoch: int) -> None:
-        """The next iteration makes this epoch, from its start."""
+        """The next iteration makes this epoch: from its start, or where a state of this epoch that was loaded says."""
         opts.check_count("epoch", epoch, minimum=0)
-        self._loaded = self._cursor = self._lane = None
-        self._epochs.set(epoch)
+        coming, start = self._epochs.next()
+        self._cursor = None
+        self._epochs.set(epoch, start if epoch == coming else 0)
 
     @property
     def plan_key(self) -> PlanKey:
@@ -362,12 +377,11 @@ class StreamingDataset(IterableDataset[Sample]):
                 "state is not known here: worker processes of a plain DataLoader deliver, unseen",
                 hint="use sds.StreamingDataLoader, or torchdata's StatefulDataLoader, and take the state from it",
             )
-        if self._loaded is not None:
-            return self._loaded.to_dict()
-        epoch, position = self._cursor or (self.epoch, 0)
-        if is_worker() and self._lane is not None:
-            return State(self.plan_key, epoch, self._lane_start, self._lane).to_dict()
-        return self.make_state(epoch, position).to_dict()
+        if is_worker():
+            state = self._loaded or self._lane or self.make_state(*self._epochs.next())
+        else:
+            state = self.make_state(*(self._cursor or self._epochs.next()))
+        return state.to_dict()
 
     def make_state(self, epoch: int, position: int) -> State:
         """The state at a position; the very end of an epoch is the beginning of the next."""
@@ -384,28 +398,36 @@ class StreamingDataset(IterableDataset[Sample]):
             StateMismatch: the state is of another index, query or seed.
         """
         loaded = State.from_dict(state)
+        key = self.plan_key
         if self._options.shuffle_seed == -1 and loaded.key.seed is not None:
-            self._seed = loaded.key.seed  # the seed that was drawn for the run that goes on
+            key = msgspec.structs.replace(key, seed=loaded.key.seed)  # what was drawn for the run that goes on
+        loaded.check(key, strict=strict)
+        if key.seed != self._seed:
+            self._seed = key.seed
             self._adopt()
-        loaded.check(self.plan_key, strict=strict)
-        if not is_worker():
-            self._epochs.set(loaded.epoch)
-        self._cursor = self._lane = None
-        self._loaded = State(self.plan_key, loaded.epoch, loaded.position, loaded.lane)
+        if is_worker():
+            self._loaded = State(key, loaded.epoch, loaded.position, loaded.lane)
+            self._epochs.enter(*worker_identity(), loaded.epoch)
+        elif loaded.lane is not None:
+            hint = "take the state from the loader, not from one of its workers"
+            raise StateError(f"state is of a single worker: {loaded.lane[0]} of {loaded.lane[1]}", hint=hint)
+        else:
+            self._cursor = None
+            self._epochs.set(loaded.epoch, loaded.position)
 
     # ---- life -------------------------------------------------------------------------------------------------------
 
     def _adopt(self) -> None:
         """Makes what every process has of its own: a forked child must not touch its parent's locks or connection."""
         self._pid = os.getpid()
+        logs.set_up()
         self._tally = Tally()
         self._client = FetchClient(self._options.fetch, self._tally)
         self.plan = Plan(len(self._index), self._seed)
         options = dataclasses.replace(self._options, shuffle_seed=self._seed)
         pipeline = Pipeline(self._index, options, self._tally)
         self._delivery = Delivery(pipeline, FailurePolicy(self._options.failures, self._tally), self._client)
-        self._random_leases = Leases(_RANDOM_ACCESS_LEASES)
-        self._lane_start = 0
+        self._random_leases = Leases(_RANDOM_ACCESS_LEASES, self._lease_bytes(1))
 
     def close(self) -> None:
         """Lets go of every cached file and of the fetch server. The dataset can be used again."""
@@ -421,8 +443,10 @@ class StreamingDataset(IterableDataset[Sample]):
     def __getstate__(self) -> dict[str, Any]:
         made_here = ("_tally", "_client", "_delivery", "_random_leases", "plan", "_agreement")
         state = {k: v for k, v in self.__dict__.items() if k not in made_here}
-        # a spawned worker has no torch.distributed to ask, nor always the launcher's variables
-        return {**state, "_world": self.world}
+        if multiprocessing.get_spawning_popen() is not None:
+            # a spawned worker has no torch.distributed to ask, nor always the launcher's variables; a spawned rank has
+            state["_sender"] = self.world
+        return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

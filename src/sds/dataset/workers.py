@@ -49,17 +49,26 @@ def _end_with_parent() -> None:
 
 
 class Epochs:
-    """Which epoch comes next, agreed between a dataset and its copies in worker processes.
+    """Where the next iteration begins, agreed between a dataset and its copies in worker processes.
 
     Workers of a plain DataLoader finish an epoch each for itself; the next one begins when all of them have. Their
-    parent sees it here, so a new set of workers begins the next epoch, and not the first one again.
+    parent sees it here, so a new set of workers begins the next epoch, and not the first one again. A position that
+    the parent loaded is where they all begin that one epoch. A process that is no worker, such as another rank, has
+    epochs of its own.
     """
 
-    _USED, _BASE, _WORKERS, _SLOTS = 0, 1, 2, 8
     _MAX_WORKERS = 1024
+    _USED, _BASE, _START, _WORKERS, _SLOTS, _ENTERED = 0, 1, 2, 3, 8, 8 + _MAX_WORKERS
 
     def __init__(self) -> None:
-        self._block = SharedBlock(self._SLOTS + self._MAX_WORKERS)
+        self._shared = SharedBlock(self._ENTERED + self._MAX_WORKERS)
+        self._owner = os.getpid()
+
+    @property
+    def _block(self) -> SharedBlock:
+        if self._owner != os.getpid() and not is_worker():
+            self._shared, self._owner = self._shared.copy(), os.getpid()
+        return self._shared
 
     @property
     def were_workers_used(self) -> bool:
@@ -68,29 +77,46 @@ class Epochs:
 
     def current(self) -> int:
         """The epoch that the next iteration makes."""
-        slots = [self._block[self._SLOTS + w] for w in range(self._block[self._WORKERS])]
-        return max(self._block[self._BASE], min(slots, default=0))
+        return max(self._block[self._BASE], min(self._epochs_of(self._SLOTS), default=0))
 
-    def set(self, epoch: int) -> None:
-        """The parent says which epoch comes next."""
+    def next(self) -> tuple[int, int]:
+        """(epoch, position) where the next iteration begins."""
+        epoch = self.current()
+        return epoch, self._block[self._START] if epoch == self._block[self._BASE] else 0
+
+    def set(self, epoch: int, start: int = 0) -> None:
+        """The parent says which epoch comes next, and from which position."""
         with self._block.locked():
             self._block[self._USED] = self._block[self._WORKERS] = 0
-            self._block[self._BASE] = epoch
+            self._block[self._BASE], self._block[self._START] = epoch, start
 
-    def begin(self, worker: int, num_workers: int) -> int:
-        """A worker begins: the epoch is the one that the slowest of them has yet to make."""
+    def enter(self, worker: int, num_workers: int, epoch: int) -> None:
+        """A worker was told by its loader to go on in an epoch. All of them are told before any begins."""
         with self._block.locked():
-            if self._block[self._WORKERS] != num_workers:
-                epoch = self.current()
-                for w in range(num_workers):
-                    self._block[self._SLOTS + w] = epoch
-                self._block[self._WORKERS] = num_workers
+            self._count(num_workers)
+            self._block[self._BASE], self._block[self._START] = min(self._block[self._BASE], epoch), 0
+            self._block[self._SLOTS + worker] = self._block[self._ENTERED + worker] = epoch
+
+    def begin(self, worker: int, num_workers: int, *, entered: bool = False) -> tuple[int, int]:
+        """A worker begins: (epoch, position). The epoch is the one that the slowest of them has yet to make."""
+        with self._block.locked():
+            self._count(num_workers)
             self._block[self._USED] = 1
-            epoch = self.current()
+            epoch, start = (min(self._epochs_of(self._ENTERED)), 0) if entered else self.next()
             self._block[self._SLOTS + worker] = epoch
-            return epoch
+            return epoch, start
 
     def finish(self, worker: int, epoch: int) -> None:
         """A worker has handed out all of its share of an epoch."""
         with self._block.locked():
             self._block[self._SLOTS + worker] = epoch + 1
+
+    def _epochs_of(self, first: int) -> list[int]:
+        return [self._block[first + w] for w in range(self._block[self._WORKERS])]
+
+    def _count(self, num_workers: int) -> None:
+        if self._block[self._WORKERS] != num_workers:
+            epoch = self.current()
+            for w in range(num_workers):
+                self._block[self._SLOTS + w] = self._block[self._ENTERED + w] = epoch
+            self._block[self._WORKERS] = num_workers

@@ -2,7 +2,8 @@
 
 Invariant: bytes on disk, temporary files included, never pass `used`, and `used` never passes the limit. A file's name
 says its key and its size, so the folder is its own ledger: what a scan finds is the truth, and a file whose size is not
-the one in its name is damaged and removed. Only names of this form are ever deleted. Not thread-safe: the server locks.
+the one in its name is damaged and removed. Only regular files with such names are ever deleted, and links are never
+followed. Not thread-safe: the server locks.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import stat
+from collections.abc import Iterator
 
 from sds.errors import CacheError
 from sds.fetch.evict import Idle
@@ -17,7 +20,7 @@ from sds.fetch.evict import Idle
 __all__ = ["Cache", "Entry", "key_of"]
 
 _NAME = re.compile(r"([0-9a-f]{32})-(\d+)(\.[A-Za-z0-9]{1,16})?")
-_PART = re.compile(r"[0-9a-f]{32}-\d+\.part")
+_PART = re.compile(r"part-\d+-[0-9a-f]{32}")  # never to be mistaken for a whole file, whatever its size
 _SUFFIX = re.compile(r"\.[A-Za-z0-9]{1,16}")
 
 
@@ -53,6 +56,7 @@ class Cache:
         self._entries: dict[str, Entry] = {}
         self._idle = Idle()
         self._num_parts = 0
+        self._parts: set[str] = set()
         self._buckets: set[str] = set()
         self._reconcile()
 
@@ -70,9 +74,10 @@ class Cache:
         if entry is None:
             return None
         try:
-            if os.stat(entry.path).st_size == entry.size:
+            facts = os.lstat(entry.path)
+            if facts.st_size == entry.size and stat.S_ISREG(facts.st_mode):
                 return entry
-        except FileNotFoundError:
+        except OSError:
             pass
         self._forget(key)
         return None
@@ -92,6 +97,7 @@ class Cache:
         # a file that was found damaged while it was leased is forgotten, and may have a successor under its key
         if not entry.num_leases and self._entries.get(entry.key) is entry:
             self._idle.add(entry.key, entry.size)
+            self.shrink()  # the limit may have been lowered while the file was held
 
     def reserve(self, size: int) -> bool:
         """Sets room aside for a body, evicting idle files if needed; False if there is not enough to be had now."""
@@ -99,8 +105,8 @@ class Cache:
             missing = self.used + size - self.limit
             if missing > self._idle.num_bytes:
                 return False
-            if missing > 0:
-                self._evict(missing)
+            if missing > 0 and not self._evict(missing):
+                return False
         self.used += size
         self.reserved += size
         return True
@@ -113,14 +119,25 @@ class Cache:
     def part_path(self, key: str) -> str:
         """A name for a body that is being written, in the folder where it will stay."""
         self._num_parts += 1
-        return f"{self._bucket(key)}/{key}-{self._num_parts}.part"
+        part = f"{self._bucket(key)}/part-{self._num_parts}-{key}"
+        self._parts.add(part)
+        return part
+
+    def drop_part(self, part: str) -> None:
+        """Removes a body that will not be finished."""
+        _unlink(part)
+        self._parts.discard(part)
 
     def commit(self, key: str, part: str, size: int, suffix: str) -> Entry:
         """Publishes a whole body under its final name; its reservation becomes the file, leased once to the caller."""
         assert key not in self._entries
         suffix = suffix if _SUFFIX.fullmatch(suffix) else ""
         path = f"{self._bucket(key)}/{key}-{size}{suffix}"
-        os.rename(part, path)
+        try:
+            os.rename(part, path)
+        except OSError as error:
+            raise _unusable(path, error) from error
+        self._parts.discard(part)
         self.reserved -= size
         entry = self._entries[key] = Entry(key, path, size)
         entry.num_leases = 1  # or it might be evicted before whoever asked for it has leased it
@@ -131,52 +148,98 @@ class Cache:
         if self.limit is not None and self.used > self.limit:
             self._evict(self.used - self.limit)
 
-    def _evict(self, num_bytes: int) -> None:
-        for key in self._idle.victims(num_bytes, self.policy):
-            self._forget(key)
-            self.num_evictions += 1
+    def sweep(self) -> None:
+        """Removes the unfinished files: the server ends, and nobody will finish them."""
+        for part in list(self._parts):
+            self.drop_part(part)
+
+    def _evict(self, num_bytes: int) -> bool:
+        """Frees at least so many bytes; False if it could not, since files do not let themselves be deleted."""
+        goal = self.used - num_bytes
+        while self.used > goal and len(self._idle):
+            for key in self._idle.victims(self.used - goal, self.policy):
+                self._forget(key)
+                self.num_evictions += 1
+        return self.used <= goal
 
     def _forget(self, key: str) -> None:
+        """Deletes a file. One that cannot be deleted still takes its room: `used` goes on counting it."""
         entry = self._entries.pop(key)
         self._idle.remove(key)
-        try:
-            os.unlink(entry.path)
-        except FileNotFoundError:
-            pass
-        self.used -= entry.size
+        if _unlink(entry.path):
+            self.used -= entry.size
 
     def _bucket(self, key: str) -> str:
         folder = f"{self.folder}/{key[:2]}"
         if folder not in self._buckets:
-            os.makedirs(folder, exist_ok=True)
+            _make_folder(folder)
             self._buckets.add(folder)
         return folder
 
+    def _files(self) -> Iterator[tuple[os.stat_result, str, str]]:
+        """The regular files in the buckets: facts, path, name. What vanishes meanwhile is left out."""
+        with os.scandir(self.folder) as buckets:
+            for bucket in buckets:
+                if not re.fullmatch("[0-9a-f]{2}", bucket.name) or not bucket.is_dir(follow_symlinks=False):
+                    continue
+                with os.scandir(bucket.path) as items:
+                    for item in items:
+                        try:
+                            facts = item.stat(follow_symlinks=False)
+                        except FileNotFoundError:
+                            continue
+                        if stat.S_ISREG(facts.st_mode):
+                            yield facts, item.path, item.name
+
     def _reconcile(self) -> None:
         """Learns from the folder what is there; removes unfinished and damaged files that an earlier server made."""
+        found: list[tuple[float, Entry]] = []
         try:
-            os.makedirs(self.folder, exist_ok=True)
-            found: list[tuple[float, Entry]] = []
-            for bucket in os.scandir(self.folder):
-                if len(bucket.name) != 2 or not bucket.is_dir(follow_symlinks=False):
-                    continue
-                for item in os.scandir(bucket.path):
-                    name = _NAME.fullmatch(item.name)
-                    stat = item.stat(follow_symlinks=False)
-                    if name is not None and int(name[2]) == stat.st_size and item.is_file(follow_symlinks=False):
-                        found.append((stat.st_mtime, Entry(name[1], item.path, stat.st_size)))
-                    elif name is not None or _PART.fullmatch(item.name):
-                        os.unlink(item.path)
+            _make_folder(self.folder)
+            for facts, path, name in self._files():
+                match = _NAME.fullmatch(name)
+                if match is not None and int(match[2]) == facts.st_size and path.endswith(f"/{match[1][:2]}/{name}"):
+                    found.append((facts.st_mtime, Entry(match[1], path, facts.st_size)))
+                elif (match is not None or _PART.fullmatch(name)) and not _unlink(path):
+                    self.used += facts.st_size  # it stays, and takes its room
         except OSError as error:
-            raise CacheError(
-                f"cache folder cannot be used: {self.folder}: {error.strerror}",
-                hint="choose another `dst`, or set SDS_CACHE_DIR to a folder that can be written",
-            ) from error
+            raise _unusable(self.folder, error) from error
         for _, entry in sorted(found, key=lambda item: item[0]):
-            if entry.key in self._entries:  # the same key with another suffix: one of them is enough
-                os.unlink(entry.path)
-                continue
+            if entry.key in self._entries:  # the same key with another suffix or size: one of them is enough
+                self._forget(entry.key)
             self._entries[entry.key] = entry
             self._idle.add(entry.key, entry.size)
             self.used += entry.size
         self.shrink()
+
+
+def _make_folder(folder: str) -> None:
+    """Makes a folder, or takes the one that is there; a link in its place would lead out of the cache."""
+    try:
+        os.makedirs(folder, exist_ok=True)
+        if stat.S_ISDIR(os.lstat(folder).st_mode):
+            return
+    except OSError as error:
+        raise _unusable(folder, error) from error
+    raise CacheError(
+        f"cache folder holds a link where a folder should be: {folder}",
+        hint="remove the link; `dst` itself may be one",
+    )
+
+
+def _unlink(path: str) -> bool:
+    """Deletes a file; whether it is gone now."""
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        pass
+    except OSError:
+        return False
+    return True
+
+
+def _unusable(folder: str, error: OSError) -> CacheError:
+    return CacheError(
+        f"cache folder cannot be used: {folder}: {error.strerror}",
+        hint="choose another `dst`, or set SDS_CACHE_DIR to a folder that can be written",
+    )

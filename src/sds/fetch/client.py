@@ -7,16 +7,17 @@ remote, is safe to fork (the child connects anew) and to pickle (its options tra
 from __future__ import annotations
 
 import os
+import secrets
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from sds.errors import CacheFull, FetchError, ObjectNotFound
+from sds.errors import CacheFull, FetchError, IntegrityError, ObjectNotFound, SdsError
 from sds.events import Tally
 from sds.fetch import protocol as p
-from sds.fetch.link import Link, Pending
+from sds.fetch.link import Link, Pending, abandon_all
 from sds.types import ObjectInfo
 from sds.urls import is_remote, local_path, redact
 
@@ -28,12 +29,17 @@ _PART = 16 * 2**20
 class Ticket:
     """A claim on some files: `take` waits for them and gives their paths, `release` lets them go."""
 
-    __slots__ = ("_client", "_counted", "_files", "_link", "_local", "_pending")
+    __slots__ = ("_client", "_counted", "_error", "_files", "_link", "_local", "_pending")
 
     def __init__(self, client: FetchClient, files: Sequence[p.File]) -> None:
         self._client = client
         self._files = files
-        self._local: list[str | None] = [None if is_remote(url) else local_path(url) for url, _ in files]
+        self._local: list[str | None] = []
+        self._error: SdsError | None = None
+        try:
+            self._local = [_place(url) for url, _ in files]
+        except SdsError as error:  # it is this ticket's, not that of the others who are asked for with it
+            self._error = error
         self._pending: Pending | None = None
         self._link: Link | None = None
         self._counted = False
@@ -61,6 +67,8 @@ class Ticket:
 
     def take(self) -> list[str]:
         """Waits until the files are here; their local paths, good until `release`."""
+        if self._error is not None:
+            raise self._error
         for path in self._local:
             if path is not None and not os.path.exists(path):
                 hint = "the index names it, but it is not there; relative paths are relative to the index file"
@@ -76,21 +84,28 @@ class Ticket:
         return [path if path is not None else next(remote) for path in self._local]
 
     def _wait(self) -> Any:
-        assert self._pending is not None and self._link is not None
-        was_here = self._pending.is_here
         options = self._client.options
         subject = redact(next(url for url, _ in self._files if is_remote(url)))
         patience = max(600.0, options.timeout_s * (options.num_retries + 2))
+        if self._link is not self._client.current_link():
+            self._ask_again()  # the process was forked, or the client closed, since it was asked for
+        assert self._pending is not None and self._link is not None
+        was_here = self._pending.is_here
         try:
             self._link.wait(self._pending, subject=subject, patience_s=patience)
         except CacheFull:
             if not was_here:
                 raise
             # it found no room while nobody was waiting for it; now somebody is
-            self._pending = Pending(p.Get(self._link.next_ids(1)[0], self._pending.request.files))
-            self._link.ask([self._pending])
+            self._ask_again()
             self._link.wait(self._pending, subject=subject, patience_s=patience)
         return self._pending.reply
+
+    def _ask_again(self) -> None:
+        assert self._pending is not None
+        self._link = self._client._connected()
+        self._pending = Pending(p.Get(self._link.next_ids(1)[0], self._pending.request.files))
+        self._link.ask([self._pending])
 
     def release(self) -> None:
         """Lets the files go. Harmless when repeated, or in a process that did not ask for them."""
@@ -107,13 +122,14 @@ class FetchClient:
         self.options = options
         self.tally = tally or Tally()
         self._link: Link | None = None
+        self._finalizer: weakref.finalize[Any, Any] | None = None
         self._lock = threading.Lock()
         _forget_after_fork(self)
 
     def submit(self, requests: Sequence[Sequence[p.File]]) -> list[Ticket]:
         """Asks for the files of several samples at once, in the order in which they will be needed."""
         tickets = [Ticket(self, files) for files in requests]
-        wanted = [ticket for ticket in tickets if None in ticket._local]
+        wanted = [ticket for ticket in tickets if ticket._error is None and None in ticket._local]
         if wanted:
             link = self._connected()
             for id, ticket in zip(link.next_ids(len(wanted)), wanted, strict=True):
@@ -163,7 +179,7 @@ class FetchClient:
         """Writes a whole object to a path of the caller's, past the cache; the path appears when it is complete."""
         info = self.head(url)
         target = Path(path)
-        part = target.with_name(f".{target.name}.{os.getpid()}.part")
+        part = target.with_name(f".{target.name}.{secrets.token_hex(8)}.part")
         try:
             with open(part, "wb") as file:
                 if info.size <= _PART:
@@ -171,6 +187,10 @@ class FetchClient:
                 else:
                     for start in range(0, info.size, _PART):
                         file.write(self.read(url, start, min(start + _PART, info.size)))
+                num_bytes = file.tell()
+            if num_bytes != info.size:
+                hint = "it changed while it was read, or the store cut it short: try again"
+                raise IntegrityError(f"object has {num_bytes} bytes, not {info.size}: {redact(url)}", hint=hint)
             os.replace(part, target)
         finally:
             part.unlink(missing_ok=True)
@@ -179,15 +199,18 @@ class FetchClient:
     def close(self) -> None:
         """Ends the connection and every lease; the client can be used again."""
         with self._lock:
-            link, self._link = self._link, None
-        if link is not None:
-            link.close()
+            self._drop_link()
+
+    def _drop_link(self) -> None:
+        if self._finalizer is not None:
+            self._finalizer()
+        self._link = self._finalizer = None
 
     def current_link(self) -> Link | None:
         """The live connection of this process, if there is one."""
         return self._link
 
-    def _call(self, request: Any, url: str) -> Any:
+    def _call(self, request: Callable[[int], Any], url: str) -> Any:
         link = self._connected()
         pending = Pending(request(link.next_ids(1)[0]))
         link.ask([pending])
@@ -199,9 +222,11 @@ class FetchClient:
 
     def _connected(self) -> Link:
         with self._lock:
+            if self._link is not None and self._link.is_broken:
+                self._drop_link()
             if self._link is None:
                 self._link = Link(self.options)
-                weakref.finalize(self, Link.close, self._link)
+                self._finalizer = weakref.finalize(self, Link.close, self._link)
             return self._link
 
     def __getstate__(self) -> p.FetchOptions:
@@ -209,6 +234,18 @@ class FetchClient:
 
     def __setstate__(self, options: p.FetchOptions) -> None:
         self.__init__(options)  # type: ignore[misc]  # a client is its options
+
+
+def _place(url: str) -> str | None:
+    """Where a file is, if it is local; None if it must be fetched."""
+    if not is_remote(url):
+        return local_path(url)
+    try:
+        url.encode()
+    except UnicodeEncodeError:
+        hint = "the index holds text that is no Unicode; which encoding was it read with?"
+        raise FetchError(f"URL is not text: {redact(url)!a}", hint=hint) from None
+    return None
 
 
 def _opened(url: str) -> BinaryIO:
@@ -233,6 +270,8 @@ def _forget_after_fork(client: FetchClient) -> None:
 def _in_child() -> None:
     """A forked child has the parent's descriptors but not its threads: it starts without a connection."""
     for client in list(_clients):
-        link, client._link, client._lock = client._link, None, threading.Lock()
-        if link is not None:
-            link.abandon()
+        client._link, client._lock = None, threading.Lock()
+        if client._finalizer is not None:
+            client._finalizer.detach()
+            client._finalizer = None
+    abandon_all()

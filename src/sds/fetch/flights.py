@@ -3,6 +3,9 @@
 Comes in: a key to have. Goes out: the key in the cache, leased for each who asked, or one error for all of them. A
 flight that finds no room parks; parked flights take off in the order in which they were asked for, so the earliest
 request of every client is served before its later ones, and what is prefetched cannot starve what is needed.
+
+The size of an object is known when its headers are here. Under a limit, room for an object of the usual size is set
+aside before it is asked for, so that a store is rarely asked twice for what has to wait.
 """
 
 from __future__ import annotations
@@ -15,19 +18,22 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from sds.errors import CacheError, CacheFull, FetchError, SdsError
+from sds.errors import CacheFull, FetchError, SdsError
+from sds.fetch.bodies import gather, write
 from sds.fetch.cache import Cache, Entry
 from sds.storage import Body, Buffer, Store, StoreOptions, Stores
 from sds.units import format_bytes
+from sds.urls import redact
 
 __all__ = ["Flight", "Flights", "Waiter"]
 
-_MAX_UNANNOUNCED = 256 * 2**20  # a body whose length the server does not give is held in memory up to this
 _MAX_THREADS = 256
 # Bodies up to _WHOLE are written by a few threads of their own: with the file calls in all 64 download threads, the
 # interpreter's lock changes hands six times a file, and 50 KB files pass at half the rate (measured against nginx).
 _WHOLE = 8 * 2**20
 _NUM_WRITERS = 2
+_FIRST_GUESS = 1e6  # what an object takes, before any has been seen
+_MEMORY = 32  # and then it is a mean over about so many objects
 
 
 class Waiter(Protocol):
@@ -51,11 +57,15 @@ class Flight:
         self.url = url
         self.options = options
         self.waiters: list[tuple[Waiter, int]] = []
+        self.size: int | None = None  # once a store has told
         self.reserved: int | None = None
-        self.entry: Entry | None = None  # the landed file, leased by the flight itself until its waiters have it
-        self.body: tuple[list[Buffer], str] | None = None  # bytes to be written by a writer, and the file's suffix
         self.wanted = 0  # bytes it parked for
-        self.parked_at = 0.0
+        self.is_parked = False
+        self.waits_since: float | None = None  # when it first parked
+        self.may_probe = False  # it may ask for its size without any room
+        self.part = ""  # the file that is being written
+        self.suffix = ""  # of the final file
+        self.body: list[Buffer] | None = None  # bytes to be written by a writer
         self.counts = {"requests": 0, "retries": 0, "bytes_downloaded": 0, "evictions": 0, "misses": 1}
 
 
@@ -73,11 +83,14 @@ class Flights:
         self._stores = Stores()
         self._flights: dict[str, Flight] = {}
         self._parked: list[tuple[int, Flight]] = []  # a heap by number: the earliest asked first
-        self._ready: queue.SimpleQueue[Flight | None] = queue.SimpleQueue()
+        self._num_deserted = 0  # parked flights that nobody wants any more
+        self._ready: queue.SimpleQueue[Flight] = queue.SimpleQueue()
         self._unwritten: queue.SimpleQueue[Flight] = queue.SimpleQueue()
         self._num_threads = 0
         self._num_taken_off = 0
         self._num_active = 0
+        self._usual_size = _FIRST_GUESS
+        self._num_sized = 0
 
     @property
     def stores(self) -> Stores:
@@ -90,11 +103,11 @@ class Flights:
             if not self._num_threads:
                 for _ in range(_NUM_WRITERS):
                     threading.Thread(target=self._write_bodies, name="writer", daemon=True).start()
-            while self._num_threads < min(number, _MAX_THREADS):
+            while self._num_threads < min(max(1, number), _MAX_THREADS):
                 self._num_threads += 1
                 threading.Thread(target=self._work, name=f"download-{self._num_threads}", daemon=True).start()
 
-    def join(self, key: str, url: str, options: StoreOptions, waiter: Waiter, slot: int) -> None:
+    def join(self, key: str, url: str, options: StoreOptions, waiter: Waiter, slot: int) -> Flight:
         """Waits for an object with whoever does already, or sends a new flight for it. Under the lock."""
         flight = self._flights.get(key)
         if flight is None:
@@ -102,60 +115,110 @@ class Flights:
             flight = self._flights[key] = Flight(self._num_taken_off, key, url, options)
             self._ready.put(flight)
         flight.waiters.append((waiter, slot))
+        return flight
 
-    def leave(self, waiter: Waiter) -> None:
-        """A waiter no longer wants anything; what nobody wants and is not on its way yet is dropped. Under the lock."""
-        for flight in list(self._flights.values()):
-            flight.waiters = [(w, slot) for w, slot in flight.waiters if w is not waiter]
-        self._parked = [(n, f) for n, f in self._parked if f.waiters or self._drop(f)]
-        heapq.heapify(self._parked)
-
-    def _drop(self, flight: Flight) -> bool:
+    def leave(self, flight: Flight, waiter: Waiter) -> None:
+        """A waiter no longer wants an object; what nobody wants and is not on its way is dropped. Under the lock."""
+        flight.waiters = [(w, slot) for w, slot in flight.waiters if w is not waiter]
+        if flight.waiters or not flight.is_parked:
+            return
+        flight.is_parked = False
         del self._flights[flight.key]
-        return False
+        self._num_deserted += 1
+        if self._num_deserted > len(self._parked) // 2:
+            self._parked = [(n, f) for n, f in self._parked if f.is_parked]
+            heapq.heapify(self._parked)
+            self._num_deserted = 0
 
     def admit(self) -> None:
         """Lets parked flights take off while there is room. Call under the lock whenever room came free."""
-        while self._parked and self._reserve(self._parked[0][1], self._parked[0][1].wanted):
-            self._ready.put(heapq.heappop(self._parked)[1])
+        while (flight := self._first_parked()) is not None:
+            flight.wanted = self._expected(flight)
+            if not self._reserve(flight, flight.wanted):
+                return
+            self._take_off()
 
     def starving(self) -> tuple[float, Flight] | None:
-        """The first parked flight and since when it waits, if nothing on its way could free room. Under the lock."""
-        if not self._parked or self._num_active:
-            return None
-        flight = self._parked[0][1]
-        return flight.parked_at, flight
+        """The first parked flight and since when it waits. Under the lock."""
+        flight = self._first_parked()
+        return None if flight is None or flight.waits_since is None else (flight.waits_since, flight)
 
-    def give_up(self, flight: Flight, error: SdsError) -> None:
-        """Fails a parked flight. Under the lock."""
-        self._parked = [(n, f) for n, f in self._parked if f is not flight]
-        heapq.heapify(self._parked)
-        self._finish(flight, error)
+    @property
+    def num_active(self) -> int:
+        """How many downloads are going on."""
+        return self._num_active
+
+    @property
+    def is_careful(self) -> bool:
+        """Whether nothing is evicted yet: clients of a killed server may be on their way to hold their files again."""
+        return time.monotonic() < self._evict_from
+
+    def probe(self) -> None:
+        """Lets the first parked flight ask for its size, if that was only guessed. Under the lock."""
+        flight = self._first_parked()
+        if flight is not None and flight.size is None:
+            flight.may_probe = True
+            self._take_off()
+
+    def give_up(self, error: SdsError) -> None:
+        """Fails the first parked flight. Under the lock."""
+        flight = self._first_parked()
+        if flight is not None:
+            heapq.heappop(self._parked)
+            self._finish(flight, error)
+
+    def _first_parked(self) -> Flight | None:
+        while self._parked and not self._parked[0][1].is_parked:
+            heapq.heappop(self._parked)
+            self._num_deserted -= 1
+        return self._parked[0][1] if self._parked else None
+
+    def _take_off(self) -> None:
+        flight = heapq.heappop(self._parked)[1]
+        flight.is_parked = False
+        self._ready.put(flight)
+
+    def _park(self, flight: Flight) -> None:
+        flight.wanted, flight.is_parked, flight.may_probe = self._expected(flight), True, False
+        flight.waits_since = flight.waits_since or time.monotonic()
+        heapq.heappush(self._parked, (flight.number, flight))
+
+    @property
+    def usual_size(self) -> int:
+        """Bytes that an object takes, as a rule, but never more than there may be."""
+        return min(round(self._usual_size), self._cache.limit or 0)
+
+    def _expected(self, flight: Flight) -> int:
+        return self.usual_size if flight.size is None else flight.size
 
     def _work(self) -> None:
-        while (flight := self._ready.get()) is not None:
+        while True:
+            flight = self._ready.get()
             with self._lock:
                 if not flight.waiters:  # everybody left before it began
                     self._finish(flight, None)
                     continue
+                if not self._may_begin(flight):
+                    self._park(flight)
+                    continue
                 self._num_active += 1
             outcome: SdsError | None = None
+            has_room = True
             try:
-                short = self._fly(flight)
+                has_room = self._fly(flight)
             except SdsError as error:
-                short, outcome = None, error
+                outcome = error
             except Exception as error:  # noqa: BLE001 (a thread boundary: a defect of ours must not leave anybody waiting)
-                short, outcome = None, FetchError(f"download failed: {flight.url}: {error!r}", url=flight.url)
-            if flight.body is not None:
+                outcome = _defect(flight, error)
+            if flight.body is not None and outcome is None:
                 self._unwritten.put(flight)
                 continue
             with self._lock:
                 self._num_active -= 1
-                if short is None:
+                if has_room:
                     self._finish(flight, outcome)
                 else:
-                    flight.wanted, flight.parked_at = short, time.monotonic()
-                    heapq.heappush(self._parked, (flight.number, flight))
+                    self._park(flight)
                     self.admit()
             self._tell()
 
@@ -163,146 +226,132 @@ class Flights:
         while True:
             flight = self._unwritten.get()
             outcome: SdsError | None = None
-            pieces, suffix = flight.body or ([], "")
-            flight.body = None
+            chunks, flight.body = flight.body, None
             try:
-                self._store(flight, pieces, sum(map(len, pieces)), suffix)
+                write(flight.part, chunks or ())
             except SdsError as error:
                 outcome = error
             except Exception as error:  # noqa: BLE001 (a thread boundary: a defect of ours must not leave anybody waiting)
-                outcome = FetchError(f"download failed: {flight.url}: {error!r}", url=flight.url)
+                outcome = _defect(flight, error)
+            chunks = None  # or it would stay in memory until the next one comes
             with self._lock:
                 self._num_active -= 1
                 self._finish(flight, outcome)
             self._tell()
 
-    def _fly(self, flight: Flight) -> int | None:
-        """Gets the object into the cache, or into `flight.body`; or returns the room that it lacks."""
+    def _fly(self, flight: Flight) -> bool:
+        """Gets the object into its part file, or into `flight.body`; False if there is no room for it."""
 
         def retried() -> None:
             flight.counts["retries"] += 1
 
-        def attempt(store: Store, key: str) -> int | None:
+        def attempt(store: Store, key: str) -> bool:
             flight.counts["requests"] += 1
             return self._land(flight, store.open(key), key)
 
         return self._stores.call(flight.url, flight.options, attempt, on_retry=retried)
 
-    def _land(self, flight: Flight, body: Body, key: str) -> int | None:
+    def _land(self, flight: Flight, body: Body, key: str) -> bool:
         chunks: Iterable[Buffer] = body.chunks
         size = body.size
         if size is None:
-            chunks, size = _gather(body, flight.url)
-        if not self._make_room(flight, size):
-            return size
-        suffix = os.path.splitext(key.partition("?")[0])[1]
-        if size <= _WHOLE:
-            flight.body = list(chunks), suffix
-        else:
-            self._store(flight, chunks, size, suffix)
-        return None
-
-    def _store(self, flight: Flight, chunks: Iterable[Buffer], size: int, suffix: str) -> None:
+            chunks, size = gather(body, flight.url)
         with self._lock:
-            part = self._cache.part_path(flight.key)
+            if not self._make_room(flight, size):
+                return False
+            flight.part = flight.part or self._cache.part_path(flight.key)
+        flight.suffix = os.path.splitext(key.partition("?")[0])[1]
+        if size <= _WHOLE:
+            flight.body = list(chunks)
+            return True
         try:
-            _write(part, chunks)
-            flight.counts["bytes_downloaded"] += size
-            with self._lock:
-                flight.entry = self._cache.commit(flight.key, part, size, suffix)
-                flight.reserved = None
-        except BaseException:
-            _remove(part)
+            write(flight.part, chunks)
+        except BaseException:  # there may be another attempt
+            self._cache.drop_part(flight.part)
+            flight.part = ""
             raise
+        return True
+
+    def _may_begin(self, flight: Flight) -> bool:
+        """Whether a flight has room, or may have it, before it asks a store."""
+        if self._cache.limit is None or flight.reserved is not None or flight.may_probe:
+            return True
+        return not self._waits_behind(flight) and self._reserve(flight, self._expected(flight))
+
+    def _waits_behind(self, flight: Flight) -> bool:
+        first = self._first_parked()
+        return first is not None and first.number < flight.number
 
     def _make_room(self, flight: Flight, size: int) -> bool:
-        with self._lock:
-            limit = self._cache.limit
-            if limit is not None and size > limit:
-                raise CacheFull(
-                    f"object is larger than cache_limit: {format_bytes(size)} > {format_bytes(limit)}: {flight.url}",
-                    hint=f"cache_limit of at least {size} bytes; more to hold several objects at once",
-                    url=flight.url,
-                )
-            if flight.reserved == size:  # it was parked, or is a second attempt
+        flight.size = size
+        self._num_sized += 1
+        self._usual_size += (size - self._usual_size) / min(self._num_sized, _MEMORY)
+        limit = self._cache.limit
+        if limit is not None and size > limit:
+            url = redact(flight.url)
+            raise CacheFull(
+                f"object is larger than cache_limit: {format_bytes(size)} > {format_bytes(limit)}: {url}",
+                hint=f"cache_limit of at least {size} bytes; more to hold several objects at once",
+                url=url,
+            )
+        if flight.reserved is None:
+            return not self._waits_behind(flight) and self._reserve(flight, size)
+        if flight.reserved < size:  # whoever has some room may take more out of turn: there are only so many of them
+            if self._reserve(flight, size - flight.reserved):
                 return True
             self._return_room(flight)
-            waits_for_earlier = bool(self._parked) and self._parked[0][0] < flight.number
-            return not waits_for_earlier and self._reserve(flight, size)
+            return False
+        if flight.reserved > size:
+            self._cache.cancel(flight.reserved - size)
+            flight.reserved = size
+            self.admit()
+        return True
 
     def _reserve(self, flight: Flight, size: int) -> bool:
+        """Sets room aside for a flight, beside what it has."""
         before = self._cache.num_evictions
-        grace = time.monotonic() < self._evict_from and self._cache.limit is not None
-        if grace and self._cache.used + size > (self._cache.limit or 0):
-            return False  # clients of a server that was killed may still be on their way to hold their files again
+        limit = self._cache.limit
+        if limit is not None and self._cache.used + size > limit and self.is_careful:
+            return False
         if not self._cache.reserve(size):
             return False
         flight.counts["evictions"] += self._cache.num_evictions - before
-        flight.reserved = size
+        flight.reserved = size + (flight.reserved or 0)
         return True
 
     def _return_room(self, flight: Flight) -> None:
+        if flight.part:
+            self._cache.drop_part(flight.part)
+            flight.part = ""
         if flight.reserved is not None:
             self._cache.cancel(flight.reserved)
             flight.reserved = None
 
     def _finish(self, flight: Flight, error: SdsError | None) -> None:
-        """Tells everybody who waits, and lets the next ones take off."""
+        """Publishes what was written, tells everybody who waits, and lets the next ones take off."""
         del self._flights[flight.key]
+        flight.is_parked = False
+        entry: Entry | None = None
+        if flight.part and flight.reserved is not None and error is None:
+            try:
+                entry = self._cache.commit(flight.key, flight.part, flight.reserved, flight.suffix)
+                flight.counts["bytes_downloaded"] += flight.reserved
+                flight.part, flight.reserved = "", None
+            except SdsError as unusable:
+                error = unusable
         self._return_room(flight)
         counts = flight.counts
         for waiter, slot in flight.waiters:
-            if error is not None:
-                waiter.failed(slot, error, counts)
+            if entry is None:
+                waiter.failed(slot, error or FetchError(f"download was dropped: {redact(flight.url)}"), counts)
             else:
                 waiter.landed(slot, self._cache.lease(flight.key), counts)
-            counts = {"hits": 1}  # whoever joined needed no download of its own
-        if flight.entry is not None:
-            self._cache.release(flight.entry)
+            counts = {"hits": 1} if entry is not None else {}  # whoever joined needed no download of its own
+        if entry is not None:
+            self._cache.release(entry)
         self.admit()
 
 
-def _gather(body: Body, url: str) -> tuple[list[bytes], int]:
-    """Takes a body of unannounced length into memory, to know its size before a byte is written."""
-    chunks: list[bytes] = []
-    size = 0
-    for chunk in body.chunks:
-        chunks.append(bytes(chunk))
-        size += len(chunk)
-        if size > _MAX_UNANNOUNCED:
-            hint = "serve it with a Content-Length header"
-            raise FetchError(
-                f"body of unknown length passes {format_bytes(_MAX_UNANNOUNCED)}: {url}", hint=hint, url=url
-            )
-    return chunks, size
-
-
-def _write(part: str, chunks: Iterable[Buffer]) -> None:
-    """Writes a body to a new file. What the disk says is told apart from what the network says."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    try:
-        descriptor = os.open(part, flags, 0o666)
-    except OSError as error:
-        raise _unwritable(part, error) from error
-    try:
-        for chunk in chunks:
-            view = memoryview(chunk)
-            while len(view):
-                try:
-                    view = view[os.write(descriptor, view) :]
-                except OSError as error:
-                    raise _unwritable(part, error) from error
-    finally:
-        os.close(descriptor)
-
-
-def _unwritable(part: str, error: OSError) -> CacheError:
-    hint = "free some disk, lower cache_limit below what the disk has, or choose another `dst`"
-    return CacheError(f"cache folder cannot be written: {part}: {error.strerror}", hint=hint)
-
-
-def _remove(path: str) -> None:
-    try:
-        os.unlink(path)
-    except FileNotFoundError:
-        pass
+def _defect(flight: Flight, error: Exception) -> FetchError:
+    url = redact(flight.url)
+    return FetchError(f"download failed: {url}: {type(error).__name__}", url=url)

@@ -16,22 +16,27 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from sds.errors import CacheError
 
-__all__ = ["connect", "peer_uid"]
+__all__ = ["READY", "connect", "peer_uid", "short_name"]
 
+READY = "ready"  # what a server says on its standard output when it listens
 _START_S = 30.0
 _LOG_BYTES = 2000
+_MAX_LOG = 2**16
+_MAX_NAME = 107  # bytes in the address of a Unix socket
 
 
 def connect(dst: str) -> socket.socket:
     """A connection to the server of this folder, which is started if need be."""
     folder = _runtime_folder()
-    # Unix socket names are short: a hash stands for the folder
-    name = hashlib.blake2b(os.path.realpath(dst).encode("utf-8", "surrogateescape"), digest_size=12).hexdigest()
+    name = _name_of(dst)
     address = folder / f"{name}.sock"
     deadline = time.monotonic() + _START_S
     connection = _try_connect(address)
@@ -54,13 +59,22 @@ def connect(dst: str) -> socket.socket:
         os.close(descriptor)
 
 
+def _name_of(dst: str) -> str:
+    """What stands for a cache folder in the names of its socket, lock and log: one name, whatever links lead to it."""
+    return hashlib.blake2b(os.fsencode(os.path.realpath(dst)), digest_size=12).hexdigest()
+
+
 def _runtime_folder() -> Path:
     """The 0700 folder of this user's sockets."""
     given = os.environ.get("XDG_RUNTIME_DIR")
     base = Path(given) if given and Path(given).is_dir() and os.access(given, os.W_OK) else None
     folder = base / "sds" if base else Path(tempfile.gettempdir()) / f"sds-{os.getuid()}"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    facts = os.lstat(folder)
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        facts = os.lstat(folder)
+    except OSError as error:
+        hint = "set XDG_RUNTIME_DIR or TMPDIR to a folder of your own"
+        raise CacheError(f"socket folder cannot be made: {folder}: {error.strerror}", hint=hint) from error
     if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.getuid() or facts.st_mode & 0o077:
         raise CacheError(
             f"socket folder is not this user's alone: {folder}",
@@ -73,7 +87,8 @@ def _try_connect(address: Path) -> socket.socket | None:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.settimeout(10.0)
-        connection.connect(str(address))
+        with short_name(address) as name:
+            connection.connect(name)
     except OSError:  # no server, or one that was killed and left its socket
         connection.close()
         return None
@@ -81,6 +96,19 @@ def _try_connect(address: Path) -> socket.socket | None:
         connection.close()
         raise CacheError(f"fetch server belongs to another user: {address}", hint="set TMPDIR to a folder of your own")
     return connection
+
+
+@contextmanager
+def short_name(address: Path) -> Iterator[str]:
+    """A name for a socket that a Unix address has room for, however deep its folder lies."""
+    if len(os.fsencode(address)) <= _MAX_NAME:
+        yield str(address)
+        return
+    descriptor = os.open(address.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{descriptor}/{address.name}"
+    finally:
+        os.close(descriptor)
 
 
 def peer_uid(connection: socket.socket) -> int:
@@ -105,6 +133,8 @@ def _lock(descriptor: int, deadline: float, dst: str) -> None:
 def _start(dst: str, address: Path, log: Path) -> None:
     """Starts a server and waits until it listens. It is a process of its own: no terminal, no inherited descriptors."""
     with open(log, "ab") as errors:
+        if errors.tell() > _MAX_LOG:
+            errors.truncate(0)
         process = subprocess.Popen(
             [sys.executable, "-m", "sds.fetch.server", os.path.realpath(dst), str(address)],
             stdin=subprocess.DEVNULL,
@@ -115,22 +145,39 @@ def _start(dst: str, address: Path, log: Path) -> None:
             env=_environment(),
         )
     assert process.stdout is not None
-    readable, _, _ = select.select([process.stdout], [], [], _START_S)
-    word = os.read(process.stdout.fileno(), 65536).decode(errors="replace") if readable else ""
-    process.stdout.close()
-    _abandoned.append(process)
-    if word.startswith("ready"):
+    with process.stdout as output:
+        words = _first_words(output.fileno(), time.monotonic() + _START_S)
+    if READY in words.splitlines():
+        # The server outlives many of its clients, and this process may outlive it: a thread waits for its end, so that
+        # no zombie is left. Popen is told that it is over, or it would warn of a child that is still there.
+        process.returncode = 0
+        threading.Thread(target=_reap, args=(process.pid,), name="sds-reap", daemon=True).start()
         return
-    if not word:
-        process.kill()
-        word = f"fetch server did not start: {dst}: {_tail(log)}"
-    message, _, hint = word.strip().partition("\nhint: ")
-    raise CacheError(message, hint=hint or None)
+    with suppress(subprocess.TimeoutExpired):
+        if process.wait(timeout=1.0) < 0 and not words:
+            return  # a signal ended it, not a fault of its own: the caller tries again
+    process.kill()
+    process.wait()
+    message, _, hint = words.strip().partition("\nhint: ")
+    raise CacheError(message or f"fetch server did not start: {dst}: {_tail(log)}", hint=hint or None)
 
 
-# Popen objects that nobody waits for would warn when collected. The server outlives many of its clients; if this
-# process outlives it, a zombie of a few bytes remains until the next start, which polls them all.
-_abandoned: list[subprocess.Popen[bytes]] = []
+def _first_words(output: int, deadline: float) -> str:
+    """What the server says until it is ready, ends, or has had time enough."""
+    said = b""
+    poll = select.poll()  # unlike select(), it knows descriptors above 1023, which a trainer may well have
+    poll.register(output, select.POLLIN)
+    while READY not in said.decode(errors="replace").splitlines():
+        more = os.read(output, 65536) if poll.poll(max(0.0, deadline - time.monotonic()) * 1000) else b""
+        if not more:
+            break
+        said += more
+    return said.decode(errors="replace")
+
+
+def _reap(pid: int) -> None:
+    with suppress(ChildProcessError):  # somebody else has
+        os.waitpid(pid, 0)
 
 
 def _environment() -> dict[str, str]:

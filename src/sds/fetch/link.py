@@ -11,13 +11,14 @@ import logging
 import os
 import threading
 import time
+import weakref
 from typing import Any
 
 from sds.errors import CacheError, FetchError, FetchTimeout, SdsError
 from sds.fetch import protocol as p
 from sds.fetch.launch import connect
 
-__all__ = ["Link", "Pending"]
+__all__ = ["Link", "Pending", "abandon_all"]
 
 log = logging.getLogger("sds.fetch")
 
@@ -30,14 +31,14 @@ _RECONNECTS = 8
 class Pending:
     """Something asked for: its request, and its reply when there is one."""
 
-    __slots__ = ("error", "in_use", "reply", "request", "since")
+    __slots__ = ("error", "in_use", "is_deferred", "reply", "request")
 
     def __init__(self, request: Any) -> None:
         self.request = request
         self.reply: Any = None
         self.error: SdsError | None = None
         self.in_use = False
-        self.since = 0.0
+        self.is_deferred = False  # the server waits for room before it begins
 
     @property
     def is_here(self) -> bool:
@@ -46,7 +47,10 @@ class Pending:
 
 
 class Link:
-    """A connection that mends itself. Belongs to the process that made it; a forked child must `abandon` it."""
+    """A connection that mends itself. Belongs to the process that made it; a forked child must `abandon` it.
+
+    Two locks, in this order: `_sending`, held while a frame is sent or a connection made; `_state`, held for moments.
+    """
 
     def __init__(self, options: p.FetchOptions) -> None:
         self._options = options
@@ -58,9 +62,16 @@ class Link:
         self._closed = False
         self._broken: SdsError | None = None
         self._sending = threading.Lock()
-        self._wire = self._connect()
+        self._wire: p.Wire | None = None
+        _links.add(self)
+        self._connect()
         self._thread = threading.Thread(target=self._receive, name="sds-fetch", daemon=True)
         self._thread.start()
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether it is of no use any more: closed, or without a server and unable to start one."""
+        return self._closed or self._broken is not None
 
     def next_ids(self, number: int) -> range:
         """Ids for new requests; later requests have larger ids."""
@@ -70,47 +81,52 @@ class Link:
 
     def ask(self, pendings: list[Pending]) -> None:
         """Sends requests; their replies will arrive in them."""
-        with self._state:
-            if self._broken is not None:
-                raise self._broken
-            now = time.monotonic()
-            for pending in pendings:
-                pending.since = now
-                self._live[pending.request.id] = pending
-            messages = self._unsent_releases()
-        self._send([*messages, *(pending.request for pending in pendings)])
+        requests = [pending.request for pending in pendings]
+        frame = p.encode(requests)
+        # `_sending` spans both steps: a connection that is mended in between would ask a second time
+        with self._sending:
+            with self._state:
+                self._check_usable()
+                for pending in pendings:
+                    self._live[pending.request.id] = pending
+                messages = self._unsent_releases()
+            if messages:
+                self._send(p.encode(messages))
+            self._send(frame)
 
     def wait(self, pending: Pending, *, subject: str, patience_s: float) -> None:
         """Returns when there is an answer, and marks it as in use; raises its error, or FetchTimeout."""
+        id = pending.request.id
+        if not pending.is_here:
+            with self._state:
+                self._awaited.add(id)  # from here on, `_take` sends the Want if it learns that it was put off
+            # what was let go of may be the room that this one waits for
+            self._send_news([p.Want(id)] if pending.is_deferred else [])
         with self._state:
-            if not pending.is_here:
-                messages = self._unsent_releases()
-                if messages:
-                    self._state.release()
-                    try:
-                        self._send(messages)
-                    finally:
-                        self._state.acquire()
-            start = time.monotonic()
-            warn_at = start + _WARN_AFTER_S
-            while not pending.is_here:
-                self._awaited.add(pending.request.id)
-                now = time.monotonic()
-                if now - start > patience_s:
-                    hint = "is the store reachable, and `timeout` long enough?"
-                    raise FetchTimeout(f"no answer in {patience_s:.0f} s: {subject}", hint=hint, url=subject)
-                if now > warn_at:
-                    warn_at = now + _WARN_AFTER_S
-                    log.warning("waited %.0f s for %s", now - start, subject)
-                self._state.wait(min(1.0, patience_s))
-            self._awaited.discard(pending.request.id)
-            pending.in_use = True
+            try:
+                self._wait_for(pending, subject, patience_s)
+            finally:
+                self._awaited.discard(id)
             if pending.error is not None:
-                self._live.pop(pending.request.id, None)
+                self._live.pop(id, None)
                 raise pending.error
+            pending.in_use = True
+
+    def _wait_for(self, pending: Pending, subject: str, patience_s: float) -> None:
+        start = time.monotonic()
+        warn_at = start + _WARN_AFTER_S
+        while not pending.is_here:
+            now = time.monotonic()
+            if now - start > patience_s:
+                hint = "is the store reachable, and `timeout` long enough?"
+                raise FetchTimeout(f"no answer in {patience_s:.0f} s: {subject}", hint=hint, url=subject)
+            if now > warn_at:
+                warn_at = now + _WARN_AFTER_S
+                log.warning("waited %.0f s for %s", now - start, subject)
+            self._state.wait(min(1.0, patience_s))
 
     def release(self, pending: Pending) -> None:
-        """Lets go of what a request got, or of the request itself. The server learns of it with the next frame."""
+        """Lets go of what a request got, or of the request itself. One frame tells the server of many."""
         with self._state:
             if self._live.pop(pending.request.id, None) is None or self._closed:
                 return
@@ -118,105 +134,152 @@ class Link:
                 pending.error = FetchError("request was let go of before its answer came")
                 self._state.notify_all()
             self._released.append(pending.request.id)
-            messages = self._unsent_releases() if len(self._released) >= _RELEASES_PER_FRAME else []
-        if messages:
-            self._send(messages)
+            is_time = len(self._released) >= _RELEASES_PER_FRAME or not self._live
+        if is_time and not self._sending.locked():  # whoever is sending need not be waited for: there is a next frame
+            self._send_news([])
 
     def close(self) -> None:
-        """Ends the connection, and with it every lease."""
+        """Ends the connection, and with it every lease. Whoever waits is told."""
+        if self._closed:  # also in a forked child, where the locks may be held by threads that are not there
+            return
         with self._state:
             self._closed = True
-            self._live.clear()
-        self._wire.hang_up()
+            self._fail_all(FetchError("client was closed"))
+            wire = self._wire
+        if wire is not None:
+            wire.hang_up()
         if self._thread is not threading.current_thread():
             self._thread.join(timeout=5.0)
 
     def abandon(self) -> None:
         """In a forked child: closes the inherited descriptor, so that the parent alone keeps its leases alive."""
         self._closed = True
-        self._wire.close()
+        self._state, self._sending = threading.Condition(), threading.Lock()
+        self._live = {}
+        if self._wire is not None:
+            self._wire.close()
 
-    def _unsent_releases(self) -> list[Any]:
+    def _check_usable(self) -> None:
+        if self._closed:
+            raise FetchError("client was closed")
+        if self._broken is not None:
+            raise _copy(self._broken)
+
+    def _fail_all(self, error: SdsError) -> None:
+        """Everybody who waits gets the error, each a copy of their own. Under `_state`."""
+        for pending in self._live.values():
+            if not pending.is_here:
+                pending.error = _copy(error)
+        self._live.clear()
+        self._state.notify_all()
+
+    def _unsent_releases(self) -> list[p.Request]:
         ids, self._released = self._released, []
         return [p.Release(ids)] if ids else []
 
-    def _send(self, messages: list[Any]) -> None:
+    def _send_news(self, messages: list[p.Request]) -> None:
+        """Sends what was let go of, and these messages."""
         with self._sending:
-            try:
-                self._wire.send(messages)
-            except OSError:
-                pass  # the server died: the receiving thread notices, and asks again for all that is alive
+            with self._state:
+                messages = self._unsent_releases() + messages
+            if messages:
+                self._send(p.encode(messages))
 
-    def _connect(self) -> p.Wire:
+    def _send(self, frame: bytes) -> None:
+        """Sends a frame. Under `_sending`."""
+        assert self._wire is not None
+        try:
+            self._wire.send(frame)
+        except OSError:
+            pass  # the server died: the receiving thread notices, and asks again for all that is alive
+
+    def _connect(self) -> None:
         environment = {k: v for k, v in os.environ.items() if k.startswith(("AWS_", "GOOGLE_", "AZURE_"))}
+        hello = p.encode([p.Hello(p.VERSION, self._options, environment)])
         for _ in range(_RECONNECTS):
             connection = connect(self._options.dst)
-            connection.settimeout(_HANDSHAKE_S)
-            wire = p.Wire(connection)
+            # known at once, or a child that is forked now would keep the connection open without knowing of it
+            wire = self._wire = p.Wire(connection)
             try:
-                wire.send([p.Hello(p.VERSION, self._options, environment)])
+                connection.settimeout(_HANDSHAKE_S)
+                wire.send(hello)
                 replies = wire.receive_replies()
+                connection.settimeout(None)
             except OSError:
                 replies = None
             if replies is None:  # it was just about to end: the next one will stay
                 wire.close()
                 continue
-            connection.settimeout(None)
             for reply in replies:
                 if isinstance(reply, p.Failed):
                     wire.close()
                     raise reply.error()
-                if isinstance(reply, p.Welcome) and reply.warning:
-                    log.warning("%s: %s", self._options.dst, reply.warning)
-            return wire
+                self._note(reply)
+            return
         hint = "look for what kills processes on this machine (memory limits?)"
         raise CacheError(f"fetch server hangs up on every client: {self._options.dst}", hint=hint)
 
+    def _note(self, reply: p.Reply) -> None:
+        if isinstance(reply, p.Welcome) and reply.warning:
+            log.warning("%s: %s", self._options.dst, reply.warning)
+
     def _receive(self) -> None:
         while True:
+            assert self._wire is not None
             replies = self._wire.receive_replies()
             if replies is not None:
                 self._take(replies)
-                continue
-            with self._state:
-                if self._closed:
-                    self._wire.close()
-                    return
-            try:
-                self._mend()
-            except SdsError as error:
-                with self._state:
-                    self._broken = error
-                    for pending in self._live.values():
-                        pending.error = error
-                    self._state.notify_all()
+            elif not self._mend():
                 return
 
-    def _mend(self) -> None:
-        """Connects anew and asks again for all that is alive, in the order in which it was asked for."""
-        log.info("fetch server of %s is gone: connecting anew", self._options.dst)
+    def _mend(self) -> bool:
+        """Connects anew and asks again for all that is alive, in the order of first asking; False: it is over."""
         with self._sending:
+            assert self._wire is not None
             self._wire.close()
-            self._wire = self._connect()
+            if self._closed:
+                return False
+            log.info("fetch server of %s is gone: connecting anew", self._options.dst)
+            try:
+                self._connect()
+            except Exception as error:  # noqa: BLE001 (a thread boundary: whoever waits must be told)
+                hint = "the fetch server ended and cannot be started again"
+                ours = error if isinstance(error, SdsError) else CacheError(f"no fetch server: {error!r}", hint=hint)
+                with self._state:
+                    self._broken = ours
+                    self._fail_all(ours)
+                return False
             with self._state:
+                if self._closed:  # meanwhile
+                    self._wire.close()
+                    return False
                 self._released.clear()
-                requests = [self._live[id].request for id in sorted(self._live)]
+                requests = [pending.request for _, pending in sorted(self._live.items()) if pending.error is None]
             if requests:
-                try:
-                    self._wire.send(requests)
-                except OSError:
-                    pass  # gone again: the next receive says so
+                self._send(p.encode(requests))
+            return True
 
     def _take(self, replies: list[p.Reply]) -> None:
         trim = wake = False
+        wanted: list[p.Request] = []
         with self._state:
             for reply in replies:
                 if isinstance(reply, p.Trim | p.Welcome):
-                    trim = isinstance(reply, p.Trim)
+                    trim = trim or isinstance(reply, p.Trim)
+                    self._note(reply)
                     continue
                 pending = self._live.get(reply.id)
-                if pending is None or pending.in_use:
-                    continue  # let go of in the meantime, or held again after a server died
+                if isinstance(reply, p.Later):
+                    if pending is not None:
+                        pending.is_deferred = True
+                        wanted += [p.Want(reply.id)] if reply.id in self._awaited else []
+                    continue
+                if pending is None:
+                    if isinstance(reply, p.Got):
+                        self._released.append(reply.id)  # nobody wants it any more: the server shall know
+                    continue
+                if pending.in_use:
+                    continue  # held again after a server died
                 if isinstance(reply, p.Failed):
                     pending.error = reply.error()
                 else:
@@ -224,18 +287,40 @@ class Link:
                 wake = wake or reply.id in self._awaited
             if wake:
                 self._state.notify_all()
-            messages = self._trim() if trim else []
-        if messages:
-            self._send(messages)
+        if wanted or any(isinstance(reply, p.Welcome) for reply in replies):  # the limit was lowered: hold nothing back
+            self._send_news(wanted)
+        if trim:
+            self._trim()
 
-    def _trim(self) -> list[Any]:
-        """Gives back what was prefetched and is not yet in use, save the first, and asks for it again at the end."""
-        messages = self._unsent_releases()
-        waiting = [id for id in sorted(self._live) if not self._live[id].in_use]
-        given_back = [self._live[id] for id in waiting[1:] if isinstance(self._live[id].reply, p.Got)]
-        for pending in given_back:
-            pending.reply = None
-        if given_back:
-            messages.append(p.Release([pending.request.id for pending in given_back]))
-            messages += [pending.request for pending in given_back]
-        return messages
+    def _trim(self) -> None:
+        """Gives back what was prefetched and nobody uses or waits for, and asks for it again, behind the others."""
+        with self._sending:
+            with self._state:
+                messages = self._unsent_releases()
+                spare = [
+                    pending
+                    for id, pending in sorted(self._live.items())
+                    if isinstance(pending.reply, p.Got) and not pending.in_use and id not in self._awaited
+                ]
+                for pending in spare:
+                    pending.reply = None
+            if spare:
+                messages.append(p.Release([pending.request.id for pending in spare]))
+                messages += [pending.request for pending in spare]
+            if messages:
+                self._send(p.encode(messages))
+
+
+def _copy(error: SdsError) -> SdsError:
+    """An error of one's own: whoever handles it writes into it."""
+    return type(error)(error.message, **error.facts)
+
+
+_links: weakref.WeakSet[Link] = weakref.WeakSet()
+
+
+def abandon_all() -> None:
+    """In a forked child: it has the parent's descriptors, but not its threads."""
+    for link in list(_links):
+        link.abandon()
+    _links.clear()

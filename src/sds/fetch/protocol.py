@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import socket
 import struct
-from typing import Any, TypeAlias
+from collections.abc import Sequence
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
@@ -23,6 +24,7 @@ __all__ = [
     "Hello",
     "Get",
     "Release",
+    "Want",
     "Read",
     "Head",
     "List",
@@ -33,11 +35,15 @@ __all__ = [
     "Listing",
     "Done",
     "Failed",
+    "Later",
     "Trim",
     "Request",
     "Reply",
     "Wire",
+    "encode",
 ]
+
+T = TypeVar("T")
 
 VERSION = 1
 MAX_FRAME = 2**30
@@ -92,6 +98,12 @@ class Release(msgspec.Struct, frozen=True, tag="release"):
     """I am done with what these ids got, or no longer want it."""
 
     ids: list[int]
+
+
+class Want(msgspec.Struct, frozen=True, tag="want"):
+    """Somebody waits for what this id asked for: do not put it off any longer."""
+
+    id: int
 
 
 class Read(msgspec.Struct, frozen=True, tag="read"):
@@ -181,17 +193,36 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
         return result
 
 
+class Later(msgspec.Struct, frozen=True, tag="later"):
+    """This client holds its share of the cache: the request waits until something is released, or is wanted now."""
+
+    id: int
+
+
 class Trim(msgspec.Struct, frozen=True, tag="trim"):
     """Somebody starves for room: give back what you only prefetched."""
 
 
-Request: TypeAlias = Hello | Get | Release | Read | Head | List | Put
-Reply: TypeAlias = Welcome | Got | Parts | Listing | Done | Failed | Trim
+Request: TypeAlias = Hello | Get | Release | Want | Read | Head | List | Put
+Reply: TypeAlias = Welcome | Got | Parts | Listing | Done | Failed | Later | Trim
 
 _LENGTH = struct.Struct(">I")
 _ENCODER = msgspec.msgpack.Encoder()
 _REQUESTS: msgspec.msgpack.Decoder[list[Request]] = msgspec.msgpack.Decoder(list[Request])
 _REPLIES: msgspec.msgpack.Decoder[list[Reply]] = msgspec.msgpack.Decoder(list[Reply])
+
+
+def encode(messages: Sequence[Request | Reply]) -> bytes:
+    """One frame. FetchError if it cannot be said: too large, or text or options that msgpack has no words for."""
+    try:
+        body = _ENCODER.encode(messages)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        # the value itself may be a secret: only its kind is named
+        hint = "URLs are text without lone surrogates; storage_options are text, numbers, booleans and dicts of those"
+        raise FetchError(f"request cannot be sent: {type(error).__name__}", hint=hint) from None
+    if len(body) > MAX_FRAME:
+        raise FetchError(f"message is too large: {len(body)} bytes", hint="read or write in smaller pieces")
+    return _LENGTH.pack(len(body)) + body
 
 
 class Wire:
@@ -200,32 +231,27 @@ class Wire:
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
 
-    def send(self, messages: list[Any]) -> None:
-        """Sends one frame; OSError if the other side is gone."""
-        body = _ENCODER.encode(messages)
-        if len(body) > MAX_FRAME:
-            raise FetchError(f"message is too large: {len(body)} bytes", hint="read or write in smaller pieces")
-        if len(body) < 65536:
-            self._socket.sendall(_LENGTH.pack(len(body)) + body)
-        else:
-            self._socket.sendall(_LENGTH.pack(len(body)))
-            self._socket.sendall(body)
+    def send(self, frame: bytes | memoryview) -> None:
+        """Sends a frame; OSError if the other side is gone. Blocks while the other side does not read."""
+        self._socket.sendall(frame)
+
+    def send_now(self, frame: bytes) -> memoryview:
+        """Sends what the other side can take without waiting; what remains of the frame."""
+        rest = memoryview(frame)
+        try:
+            while rest:
+                rest = rest[self._socket.send(rest, socket.MSG_DONTWAIT) :]
+        except BlockingIOError:
+            pass
+        return rest
 
     def receive_requests(self) -> list[Request] | None:
         """The next frame from a client; None when it hung up or spoke nonsense."""
-        body = self._receive()
-        try:
-            return None if body is None else _REQUESTS.decode(body)
-        except (msgspec.DecodeError, msgspec.ValidationError):
-            return None
+        return _decode(_REQUESTS, self._receive())
 
     def receive_replies(self) -> list[Reply] | None:
         """The next frame from the server; None when it is gone."""
-        body = self._receive()
-        try:
-            return None if body is None else _REPLIES.decode(body)
-        except (msgspec.DecodeError, msgspec.ValidationError):
-            return None
+        return _decode(_REPLIES, self._receive())
 
     def _receive(self) -> bytearray | None:
         head = self._exactly(_LENGTH.size)
@@ -257,3 +283,10 @@ class Wire:
     def close(self) -> None:
         """Closes the descriptor. Only the receiving thread (or a forked child) may do this."""
         self._socket.close()
+
+
+def _decode(decoder: msgspec.msgpack.Decoder[list[T]], body: bytearray | None) -> list[T] | None:
+    try:
+        return None if body is None else decoder.decode(body)
+    except (ValueError, TypeError, RecursionError):  # msgspec's own, bad UTF-8, unhashable keys, bottomless nesting
+        return None

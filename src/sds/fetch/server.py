@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import fcntl
 import os
+import resource
 import signal
 import socket
 import sys
 import threading
 import time
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -21,9 +23,10 @@ from sds.errors import CacheError, CacheFull, SdsError
 from sds.fetch import protocol as p
 from sds.fetch.cache import Cache
 from sds.fetch.flights import Flight, Flights
-from sds.fetch.launch import peer_uid
+from sds.fetch.launch import READY, peer_uid, short_name
 from sds.fetch.session import Session
 from sds.units import format_bytes
+from sds.urls import redact
 
 __all__ = ["Server", "main"]
 
@@ -31,7 +34,8 @@ _TICK_S = 0.1
 _IDLE_S = 1.0  # how long the server outlives its last client
 _FIRST_CLIENT_S = 10.0
 _TRIM_EVERY_S = 0.1
-_GRACE_S = 1.0  # after a server was killed, its clients have this long to hold their files again
+_PATIENCE_S = 1.0  # how long a flight waits for room while others are on their way
+_GRACE_S = 2.0  # after a server was killed, its clients have this long to hold their files again
 _LOCK_WAIT_S = 10.0
 
 
@@ -43,29 +47,32 @@ class Server:
         self.cache = Cache(Path(dst) / "objects")
         self.flights = Flights(self.cache, self.lock, self.flush, time.monotonic() + _GRACE_S if was_killed else 0.0)
         self.errands = ThreadPoolExecutor(16, thread_name_prefix="errand")
-        self.unsent: set[Session] = set()
+        self.unsent: deque[Session] = deque()
         self._sessions: set[Session] = set()
         self._idle_since = time.monotonic() + _FIRST_CLIENT_S - _IDLE_S
         self._trimmed_at = 0.0
 
     def flush(self) -> None:
-        """Sends what was posted to clients. Never under the lock: a send may block."""
-        with self.lock:
-            unsent, self.unsent = self.unsent, set()
-        for session in unsent:
+        """Sends what was posted to clients. Not under the lock."""
+        while True:
+            try:
+                session = self.unsent.popleft()
+            except IndexError:
+                return
             session.flush()
 
     def welcome(self, session: Session) -> str | None:
         """Takes a client in: the smallest limit of all present holds. Under the lock."""
         self.flights.ensure_threads(session.options.num_connections)
+        before = self.cache.limit if self._sessions else None
         self._sessions.add(session)
         self._apply_limits()
+        limit = self.cache.limit
+        if limit is not None and (before is None or limit < before):
+            for other in self._sessions - {session}:
+                other.post(p.Welcome(os.getpid(), _smaller(limit)))
         own = session.options.limit
-        if self.cache.limit is not None and (own is None or own > self.cache.limit):
-            return (
-                f"another job on this cache folder has a smaller limit, which holds: {format_bytes(self.cache.limit)}"
-            )
-        return None
+        return _smaller(limit) if limit is not None and (own is None or own > limit) else None
 
     def forget(self, session: Session) -> None:
         """A client is gone."""
@@ -82,6 +89,13 @@ class Server:
         self.cache.policy = "lru" if all(s.options.policy == "lru" for s in self._sessions) else "keep"
         self.cache.shrink()
         self.flights.admit()
+        for session in self._sessions:
+            session.begin_deferred()
+
+    @property
+    def share(self) -> int | None:
+        """How many bytes a client may hold without somebody waiting for them; None: as many as it likes."""
+        return None if self.cache.limit is None else self.cache.limit // max(1, len(self._sessions))
 
     def serve(self, listener: socket.socket) -> None:
         """Accepts clients until there have been none for a while."""
@@ -94,6 +108,10 @@ class Server:
                     if not self._sessions and time.monotonic() - self._idle_since > _IDLE_S:
                         return
                     self._relieve()
+                self.flush()
+                continue
+            except OSError:  # no descriptor left: somebody will hang up, and the caller waits in the queue
+                time.sleep(_TICK_S)
                 continue
             if peer_uid(connection) != os.getuid():
                 connection.close()
@@ -108,27 +126,34 @@ class Server:
         """Helps flights that wait for room: asks for what was only prefetched; in the end, says what is wrong."""
         self.flights.admit()  # a grace may have ended
         starving = self.flights.starving()
-        now = time.monotonic()
-        if starving is None:
+        if starving is None or self.flights.is_careful:
             return
         since, flight = starving
+        now = time.monotonic()
+        waited_s = now - since
+        if self.flights.num_active and waited_s < _PATIENCE_S:
+            return  # what is on its way may land and be let go of soon
+        self.flights.probe()
         if now - max(since, self._trimmed_at) > _TRIM_EVERY_S:
             self._trimmed_at = now
             for session in self._sessions:
                 session.post(p.Trim())
-            self.errands.submit(self.flush)
-        if now - since > flight.options.timeout_s:
-            self.flights.give_up(flight, self._too_small(flight, now - since))
+        if waited_s > flight.options.timeout_s and not self.flights.num_active:
+            self.flights.give_up(self._too_small(flight, waited_s))
 
     def _too_small(self, flight: Flight, waited_s: float) -> CacheFull:
         holders = sum(1 for s in self._sessions if any(any(t.entries) for t in s.tickets.values()))
-        limit, held = self.cache.limit or 0, self.cache.leased_bytes
+        limit, held, url = self.cache.limit or 0, self.cache.leased_bytes, redact(flight.url)
         return CacheFull(
             f"no room in the cache for {waited_s:.0f} s: {format_bytes(held)} of {format_bytes(limit)} are in use "
-            f"by {holders} clients, and {format_bytes(flight.wanted)} more are wanted for {flight.url}",
+            f"by {holders} clients, and {format_bytes(flight.wanted)} more are wanted for {url}",
             hint=f"cache_limit of at least {held + flight.wanted} bytes, or fewer processes, or smaller batches",
-            url=flight.url,
+            url=url,
         )
+
+
+def _smaller(limit: int) -> str:
+    return f"another job on this cache folder has a smaller limit, which holds: {format_bytes(limit)}"
 
 
 def _own(dst: Path) -> None:
@@ -154,29 +179,45 @@ def _own(dst: Path) -> None:
     os.pwrite(descriptor, f"pid {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
 
 
+def _listen(address: Path) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        with short_name(address) as name:
+            listener.bind(name)
+        listener.listen(256)
+    except OSError as error:
+        hint = "set XDG_RUNTIME_DIR or TMPDIR to a folder of your own"
+        raise CacheError(f"fetch server cannot listen: {address}: {error.strerror or error}", hint=hint) from error
+    return listener
+
+
 def main(dst: str, address: str) -> None:
     """Serves one folder at one address; prints "ready", or what is wrong, for whoever started it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the trainer; this process ends when it does
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 65536)), hard))
+    place = Path(address)
     try:
         _own(Path(dst))
-        was_killed = os.path.lexists(address)  # a server that ended by itself took its socket along
-        if was_killed:
-            os.unlink(address)
+        was_killed = os.path.lexists(place)  # a server that ended by itself took its socket along
+        place.unlink(missing_ok=True)
         server = Server(dst, was_killed=was_killed)
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        listener.bind(address)
-        listener.listen(256)
+        listener = _listen(place)
     except SdsError as error:
         sys.stdout.write(f"{error}\n")
         return
-    sys.stdout.write("ready\n")
+    sys.stdout.write(f"{READY}\n")
     sys.stdout.flush()
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # whoever started us need not live as long as we do
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)  # whoever started us need not live as long as we do
+    os.close(null)
     try:
         server.serve(listener)
     finally:
-        os.unlink(address)
-    os._exit(0)  # download threads may be inside native calls; everything on disk is whole at any moment
+        place.unlink(missing_ok=True)
+    with server.lock:  # nobody begins another file
+        server.cache.sweep()
+        os._exit(0)  # download threads may be inside native calls; everything on disk is whole at any moment
 
 
 if __name__ == "__main__":

@@ -1,12 +1,13 @@
 """Directories: a local folder or a remote prefix -> the files below it, each with its version.
 
-Paths are relative to the folder, in byte order. Hidden names are left out, and so is the folder that indexes are built
-in. Links to folders are followed, but never round in a circle.
+Paths are relative to the folder, in byte order. Hidden names are left out, and so are the folders of a cache that lies
+in there. Links to folders are followed, but never round in a circle.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from sds.errors import ObjectNotFound, SourceError
@@ -28,15 +29,17 @@ def version_of(stat: os.stat_result) -> str:
     return f"{stat.st_size}-{stat.st_mtime_ns}"
 
 
-def list_local(root: str, *, exclude: str | None = None) -> list[ListedFile]:
-    """Lists what lies below a local folder; `exclude` is a folder that is left out."""
+def list_local(root: str, *, exclude: Collection[str] = ()) -> list[ListedFile]:
+    """Lists what lies below a local folder; `exclude` has folders that are left out."""
     files: list[ListedFile] = []
     _walk(root, "", exclude, (os.stat(root).st_ino,), files)
     files.sort(key=lambda file: file.path)  # UTF-8 keeps the order of code points: this is byte order
     return files
 
 
-def _walk(folder: str, prefix: str, exclude: str | None, above: tuple[int, ...], files: list[ListedFile]) -> None:
+def _walk(
+    folder: str, prefix: str, exclude: Collection[str], above: tuple[int, ...], files: list[ListedFile]
+) -> None:
     try:
         entries = list(os.scandir(folder))
     except PermissionError as e:
@@ -48,7 +51,7 @@ def _walk(folder: str, prefix: str, exclude: str | None, above: tuple[int, ...],
         if name.startswith("."):
             continue
         if entry.is_dir():
-            if entry.path == exclude or (ino := entry.stat().st_ino) in above:
+            if entry.path in exclude or (ino := entry.stat().st_ino) in above:
                 continue
             _walk(entry.path, f"{prefix}{name}/", exclude, (*above, ino), files)
             continue

@@ -103,7 +103,7 @@ def find_source(src: SourceLike, *, folder: Path, open_remote: OpenRemote) -> So
 
     Args:
         src: a path, URL, wildcard, directory or text list, or a list of those.
-        folder: where indexes are built; it is no part of a directory that it happens to lie in.
+        folder: where indexes are built; it, and the objects cached beside it, are no part of a directory around them.
         open_remote: gives the reader of remote objects; called only if something is remote.
 
     Raises:
@@ -111,7 +111,9 @@ def find_source(src: SourceLike, *, folder: Path, open_remote: OpenRemote) -> So
         SourceNotFound: nothing is there.
         UnsupportedSource: a file is there that no reader knows.
     """
-    finder = _Finder(addresses.absolute(os.fspath(folder)), open_remote)
+    built = Path(addresses.absolute(os.fspath(folder)))
+    # a cache inside its own source: what it made is no sample
+    finder = _Finder((str(built), str(built.parent / "objects")), open_remote)
     if isinstance(src, str | os.PathLike):
         return finder.find(_text(src))
     if not isinstance(src, list | tuple) or not src:
@@ -132,7 +134,7 @@ def _text(src: str | os.PathLike[str]) -> str:
 
 
 class _Finder:
-    def __init__(self, exclude: str, open_remote: OpenRemote) -> None:
+    def __init__(self, exclude: tuple[str, ...], open_remote: OpenRemote) -> None:
         self._exclude = exclude
         self._open_remote = open_remote
 

@@ -6,7 +6,8 @@ and threads whose product of ranks and batch size is equal; and a state of what 
 
 from __future__ import annotations
 
+from sds.loader.broadcast import BroadcastLoader
 from sds.loader.collate import collate
 from sds.loader.streaming import StreamingDataLoader
 
-__all__ = ["StreamingDataLoader", "collate"]
+__all__ = ["StreamingDataLoader", "BroadcastLoader", "collate"]

@@ -7,12 +7,14 @@ travel by broadcast, the rest as a small structure. The end and errors travel to
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
 
+from sds.dataset.agree import count_as, num_used, tell_those_who_wait, wait_for_reader
 from sds.errors import OptionError, SampleError, SdsError
 
 __all__ = ["BroadcastLoader"]
@@ -23,13 +25,20 @@ _BATCH, _END, _ERROR = "batch", "end", "error"
 class BroadcastLoader:
     """A loader for every rank of a group, of which one reads.
 
+    All ranks of the group must take the same steps: who leaves the loop early must do so on all of them, after the same
+    batch. When one of them has begun a new iteration and another has not, the others get an error, not a wrong batch.
+    `len` and `state_dict` may be asked on any rank at any time: they are known everywhere.
+
     Args:
         loader: the loader of the rank that reads; the others may give None.
         group: the group, as `torch.distributed.new_group` or a mesh made it; None: all ranks.
         device: where tensors travel and arrive; NCCL groups need a CUDA device. Default: the CPU.
+        timeout: seconds that the others wait for the rank that reads to come, when it makes its loader.
     """
 
-    def __init__(self, loader: Any, group: Any = None, *, device: Any = None) -> None:
+    _num_made: ClassVar[dict[int, int]] = {}
+
+    def __init__(self, loader: Any, group: Any = None, *, device: Any = None, timeout: float = 300.0) -> None:
         if not (dist.is_available() and dist.is_initialized()):
             raise OptionError("BroadcastLoader needs torch.distributed", hint="call init_process_group first")
         self._loader = loader
@@ -37,19 +46,49 @@ class BroadcastLoader:
         self._device = torch.device("cpu" if device is None else device)
         self._source = dist.get_global_rank(group, 0) if group is not None else 0
         self._reads = dist.get_rank() == self._source
+        self._round = 0
         if self._reads and loader is None:
             raise OptionError("the first rank of the group reads, and has no loader", hint="give it one")
-        self._state: dict[str, Any] | None = None
+        self._meet(timeout)
+
+    def _meet(self, timeout_s: float) -> None:
+        """Everybody learns where the reading loader stands; through the store, so that nobody hangs on who fails."""
+        ranks = dist.get_process_group_ranks(self._group) if self._group is not None else range(dist.get_world_size())
+        number = BroadcastLoader._num_made.get(self._source, 0)
+        BroadcastLoader._num_made[self._source] = number + 1
+        key = f"sds/broadcast/{self._source}/{number}"
+        if self._reads:
+            stand_for = getattr(getattr(self._loader, "dataset", None), "stand_for", None)
+            if stand_for is not None:
+                stand_for(ranks)
+            self._state, self._length = self._where()
+            if len(ranks) > 1:
+                tell_those_who_wait(key, [self._state, self._length])
+        else:
+            self._state, self._length = wait_for_reader(key, self._source, timeout_s)
+
+    def _where(self) -> tuple[dict[str, Any] | None, int | None]:
+        """On the rank that reads: the loader's state and length, as far as it has them."""
+        state = self._loader.state_dict() if hasattr(self._loader, "state_dict") else None
+        try:
+            return state, len(self._loader)
+        except TypeError:
+            return state, None  # it never ends
 
     def __len__(self) -> int:
-        length: int = self._share(len(self._loader) if self._reads else None)
-        return length
+        if self._length is None:
+            raise TypeError("the loader that reads has no length")
+        return self._length
 
     def __iter__(self) -> Iterator[Any]:
-        batches = iter(self._loader) if self._reads else None
+        self._round += 1
+        batches: Iterator[Any] | None = None
         try:
             while True:
-                kind, content, self._state, tensors = self._next(batches)
+                if self._reads:
+                    batches, kind, content, tensors = self._read(batches)
+                else:
+                    kind, content, tensors = self._receive()
                 if kind == _END:
                     return
                 if kind == _ERROR:
@@ -59,17 +98,11 @@ class BroadcastLoader:
             if batches is not None and hasattr(batches, "close"):
                 batches.close()
 
-    def _next(self, batches: Iterator[Any] | None) -> tuple[str, Any, dict[str, Any] | None, list[torch.Tensor]]:
-        if batches is None:
-            kind, content, state, shapes = self._share(None)
-            return (
-                kind,
-                content,
-                state,
-                [torch.empty(shape, dtype=dtype, device=self._device) for shape, dtype in shapes],
-            )
+    def _read(self, batches: Iterator[Any] | None) -> tuple[Iterator[Any] | None, str, Any, list[torch.Tensor]]:
+        """The next batch, or the end, or an error; and tells the others which."""
         tensors: list[torch.Tensor] = []
         try:
+            batches = iter(self._loader) if batches is None else batches
             kind, content = _BATCH, _emptied(next(batches), tensors)
         except StopIteration:
             kind, content = _END, None
@@ -77,9 +110,25 @@ class BroadcastLoader:
             told = error if isinstance(error, SdsError) else SampleError(f"the reading rank failed: {error!r}")
             told.rank = self._source
             kind, content = _ERROR, told
-        state = self._loader.state_dict() if hasattr(self._loader, "state_dict") else None
-        self._share((kind, content, state, [(tuple(t.shape), t.dtype) for t in tensors]))
-        return kind, content, state, [t.to(self._device).contiguous() for t in tensors]
+        if kind != _ERROR:
+            self._state, self._length = self._where()
+        tensors = [tensor.detach().to(self._device).contiguous() for tensor in tensors]
+        shapes = [(tuple(tensor.shape), tensor.dtype) for tensor in tensors]
+        self._share((self._round, kind, content, self._state, self._length, num_used(), shapes))
+        return batches, kind, content, tensors
+
+    def _receive(self) -> tuple[str, Any, list[torch.Tensor]]:
+        """What the reading rank told, with room for the tensors that follow."""
+        number, kind, content, self._state, self._length, used, shapes = self._share(None)
+        count_as(used)
+        if number != self._round:
+            raise SampleError(
+                f"ranks of one group are in different iterations: {number} on rank {self._source}, which reads, "
+                f"{self._round} here",
+                hint="leave the loop on all ranks of the group after the same batch, or on none",
+                rank=self._source,
+            )
+        return kind, content, [torch.empty(shape, dtype=dtype, device=self._device) for shape, dtype in shapes]
 
     def _share(self, value: Any) -> Any:
         box = [value]
@@ -88,21 +137,21 @@ class BroadcastLoader:
 
     def _broadcast(self, tensor: torch.Tensor) -> torch.Tensor:
         if tensor.numel():
-            dist.broadcast(tensor, src=self._source, group=self._group)
+            # as bytes: no backend knows every dtype
+            dist.broadcast(tensor.view(-1).view(torch.uint8), src=self._source, group=self._group)
         return tensor
 
     def state_dict(self) -> dict[str, Any]:
         """The reading loader's state after the batch that was handed out last; the same on all ranks of the group."""
         if self._state is None:
-            self._state = self._share(self._loader.state_dict() if self._reads else None)
-        assert self._state is not None
-        return dict(self._state)
+            raise OptionError("the loader that reads has no state", hint="give BroadcastLoader a StreamingDataLoader")
+        return copy.deepcopy(self._state)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """The next iteration goes on where the state says; call it on all ranks of the group."""
         if self._reads:
             self._loader.load_state_dict(state)
-        self._state = dict(state)
+        self._state = copy.deepcopy(state)
 
     def close(self) -> None:
         """Closes the loader that reads."""
@@ -133,7 +182,7 @@ def _filled(value: Any, tensors: list[torch.Tensor]) -> Any:
 
 def _mapped(value: Any, change: Any) -> Any:
     if isinstance(value, dict):
-        clone = value.copy() if type(value) is dict else _copied(value)
+        clone = copy.copy(value)  # a dict of another kind, such as Batch, keeps its attributes
         for key, each in value.items():
             clone[key] = change(each)
         return clone
@@ -142,9 +191,3 @@ def _mapped(value: Any, change: Any) -> Any:
     if isinstance(value, list | tuple):
         return type(value)(change(each) for each in value)
     return value
-
-
-def _copied(value: Any) -> Any:
-    import copy
-
-    return copy.copy(value)  # a dict of another kind, such as Batch, keeps its attributes

@@ -35,17 +35,17 @@ def collate(samples: Sequence[Sample]) -> dict[str, Any]:
 
 def _stack(values: list[Any]) -> Any:
     first = values[0]
-    kind = type(first)
     if isinstance(first, torch.Tensor):
         alike = all(isinstance(v, torch.Tensor) and v.shape == first.shape and v.dtype == first.dtype for v in values)
         return torch.stack(values) if alike else values  # [b, ...]
     if isinstance(first, np.ndarray):
         alike = all(isinstance(v, np.ndarray) and v.shape == first.shape and v.dtype == first.dtype for v in values)
         return torch.from_numpy(np.stack(values)) if alike and first.dtype.kind in "biufc" else values
-    if kind is bool or kind is int or kind is float:
-        if all(type(v) is kind for v in values):
-            return torch.tensor(values, dtype={bool: torch.bool, int: torch.int64, float: torch.float64}[kind])
-        return torch.tensor(values) if all(type(v) in (int, float) for v in values) else values
+    if type(first) in (bool, int, float):
+        kinds = {type(v) for v in values}
+        if kinds in ({bool}, {int}) and all(-(2**63) <= v < 2**63 for v in values):
+            return torch.tensor(values)
+        return torch.tensor(values, dtype=torch.float64) if float in kinds and kinds <= {int, float} else values
     if isinstance(first, np.generic) and all(isinstance(v, np.generic) for v in values) and first.dtype.kind in "biufc":
         return torch.from_numpy(np.array(values))
     if isinstance(first, dict) and all(isinstance(v, dict) and v.keys() == first.keys() for v in values):

@@ -6,17 +6,20 @@ and the same on all ranks, and a loader with another number of ranks, workers or
 
 from __future__ import annotations
 
+import logging
+import multiprocessing
 import os
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
 from torch.utils.data import DataLoader
 
 from sds.dataset import StreamingDataset
 from sds.dataset.leases import Leases
-from sds.dataset.options import check_count
+from sds.dataset.options import check_choice, check_count, check_flag, check_world
 from sds.dataset.shared import SharedBlock
-from sds.dataset.state import State
 from sds.dataset.streaming import INFINITE
 from sds.errors import OptionError
 from sds.events import Stats
@@ -29,6 +32,8 @@ from sds.types import Sample
 from sds.world import World
 
 __all__ = ["StreamingDataLoader"]
+
+log = logging.getLogger("sds")
 
 
 class StreamingDataLoader:
@@ -79,6 +84,19 @@ class StreamingDataLoader:
         check_count("prefetch_batches", prefetch_batches, minimum=1)
         if num_threads is not None:
             check_count("num_threads", num_threads, minimum=1)
+        for keyword, flag in (
+            ("drop_last", drop_last),
+            ("pin_memory", pin_memory),
+            ("persistent_workers", persistent_workers),
+        ):
+            check_flag(keyword, flag)
+        check_world(world)
+        if collate_fn is not None and not callable(collate_fn):
+            raise OptionError(f"collate_fn cannot be called: {collate_fn!r}", hint="give a callable: samples -> batch")
+        if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout >= 0:
+            raise OptionError(f"timeout is not a number of seconds: {timeout!r}", hint="0: no limit")
+        if isinstance(multiprocessing_context, str):
+            check_choice("multiprocessing_context", multiprocessing_context, multiprocessing.get_all_start_methods())
         if persistent_workers and not num_workers:
             raise OptionError("persistent_workers needs num_workers > 0", hint="leave persistent_workers out")
         self.dataset = dataset
@@ -87,13 +105,14 @@ class StreamingDataLoader:
         self.drop_last = drop_last
         self._num_threads = num_threads or len(os.sched_getaffinity(0))
         self._collate = collate_fn or collate
-        self._pin_memory = pin_memory
+        self._pin_memory = pin_memory and _can_pin()
         self._ahead = prefetch_batches
         self._persistent = persistent_workers
         self._context = multiprocessing_context
         self._timeout = timeout
         self._world = world
-        self._running: Iterator[Any] | None = None
+        # the iteration that runs, if its caller still has it: leaving a loop ends it
+        self._running: Callable[[], Iterator[Any] | None] = lambda: None
         self._workers: DataLoader[Envelope] | None = None
         self._where = SharedBlock(2)
 
@@ -116,8 +135,9 @@ class StreamingDataLoader:
         """The batches of the current epoch, from its start or from where a loaded state says."""
         self._stop()
         epoch, start = self.dataset.begin()
-        self._running = self._batches(epoch, start)
-        return self._running
+        batches = self._batches(epoch, start)
+        self._running = weakref.ref(batches)
+        return batches
 
     def _batches(self, epoch: int, start: int) -> Iterator[Any]:
         todo = self._steps(epoch, start)
@@ -126,7 +146,7 @@ class StreamingDataLoader:
         made = self._from_workers(epoch, start) if self.num_workers else self._from_threads(epoch, todo)
         try:
             for k in range(len(todo)):
-                with tally.waiting("batch"):
+                with tally.waiting("consumer"):
                     batch, num_samples = next(made)
                 tally.delivered(num_samples)
                 if k + 1 < len(todo):
@@ -155,23 +175,25 @@ class StreamingDataLoader:
 
     def _from_workers(self, epoch: int, start: int) -> Iterator[tuple[Any, int]]:
         self._where[EPOCH], self._where[POSITION] = epoch, start
-        if self._workers is None or not self._persistent:
+        if self._workers is None:
             self._workers = self._make_workers()
         policy, tally = self.dataset.delivery.policy, self.dataset.delivery.tally
         envelopes = iter(self._workers)
+        stay = False
         try:
             for envelope in envelopes:
                 tally.merge(envelope.counts)
+                policy.record(envelope.failures, envelope.num_attempts, envelope.first)
                 if envelope.error is not None:
                     raise envelope.error from WorkerTraceback(f"\n{envelope.trace}")
-                policy.record(envelope.failures, envelope.num_attempts)
+                policy.check()
+                stay = self._persistent  # for the next epoch; not after an error, theirs or torch's
                 yield envelope.batch, envelope.num_samples
+                stay = False
         finally:
-            if not self._persistent:
-                shutdown = getattr(envelopes, "_shutdown_workers", None)
-                del envelopes
-                if shutdown is not None:
-                    shutdown()
+            if not stay:
+                self._workers = None
+                envelopes._shutdown_workers()  # type: ignore[attr-defined]  # torch has no public word for it
 
     def _make_workers(self) -> DataLoader[Envelope]:
         stream = StepStream(
@@ -207,10 +229,6 @@ class StreamingDataLoader:
 
     def load_state_dict(self, state: dict[str, Any], *, strict: bool = True) -> None:
         """The next iteration goes on where the state says, whatever loader it came from."""
-        if State.from_dict(state).lane is not None:
-            raise OptionError(
-                "state is of a single worker of another loader", hint="take it from a StreamingDataLoader"
-            )
         self._stop()
         self.dataset.load_state_dict(state, strict=strict)
 
@@ -224,7 +242,7 @@ class StreamingDataLoader:
         self._workers = None
 
     def _stop(self) -> None:
-        running, self._running = self._running, None
+        running = self._running()
         if running is not None:
             running.close()  # type: ignore[attr-defined]  # a generator
 
@@ -233,3 +251,12 @@ class StreamingDataLoader:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _can_pin() -> bool:
+    """Whether there is a device for which memory could be page-locked; torch, too, goes on without one."""
+    accelerator = getattr(torch, "accelerator", torch.cuda)  # torch.accelerator is new in 2.6
+    if not accelerator.is_available():
+        log.warning("pin_memory=True does nothing here: there is no accelerator")
+        return False
+    return True

@@ -10,7 +10,7 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 from sds.dataset.delivery import Delivery
 from sds.fetch import Ticket
@@ -36,7 +36,7 @@ class _Step:
         """Lets go of the files; a thread that waits for one is woken by that."""
         for slot in self.slots:
             slot.cancel()
-        for _, ticket in self.job.slots:
+        for ticket in [*(ticket for _, ticket in self.job.slots), *self.held]:
             ticket.release()
 
 
@@ -51,6 +51,7 @@ class ThreadedBatches:
         self._collate = collate
         self._ahead = ahead
         self._stopping = threading.Event()
+        self._making: deque[_Step] = deque()
         self._finished: queue.Queue[Batches | BaseException | None] = queue.Queue(maxsize=max(1, ahead))
         self._pool = ThreadPoolExecutor(num_threads, thread_name_prefix="sds-decode")
         self._feeder = threading.Thread(target=self._feed, name="sds-feed", daemon=True)
@@ -79,6 +80,8 @@ class ThreadedBatches:
         self._stopping.set()
         self._feeder.join()
         self._pool.shutdown(wait=True, cancel_futures=True)
+        for step in self._making:  # what the decode threads took before they ended
+            step.cancel()
         while True:
             try:
                 item = self._finished.get_nowait()
@@ -89,15 +92,15 @@ class ThreadedBatches:
                     ticket.release()
 
     def _feed(self) -> None:
-        making: deque[_Step] = deque()
+        making = self._making
         try:
             for job in self._steps:
                 making.append(_Step(job, self._pool, self._delivery))
                 # while this thread collates the oldest step, the pool decodes the others
-                if len(making) > self._ahead and not self._hand_over(making):
+                if len(making) > self._ahead and not self._hand_over():
                     return
             while making:
-                if not self._hand_over(making):
+                if not self._hand_over():
                     return
             self._put(None)
         except BaseException as error:  # noqa: BLE001 (a thread boundary: the caller's thread raises it)
@@ -107,21 +110,17 @@ class ThreadedBatches:
                 step.cancel()
             self._steps.close()  # type: ignore[attr-defined]  # a generator
 
-    def _hand_over(self, making: deque[_Step]) -> bool:
-        step = making[0]
+    def _hand_over(self) -> bool:
+        step = self._making[0]
         samples: list[Sample] = []
         for slot in step.slots:
-            while not self._stopping.is_set():
-                try:
-                    samples += slot.result(timeout=_POLL_S)
-                    break
-                except TimeoutError:
-                    if slot.done():
-                        raise
-            else:
-                return False
+            while not slot.done():
+                if self._stopping.is_set():
+                    return False
+                wait([slot], timeout=_POLL_S)
+            samples += slot.result()
         made = finish_step(self._delivery, step.job, samples, step.held, self._collate)
-        making.popleft()
+        self._making.popleft()
         return self._put(made)
 
     def _put(self, item: Batches | BaseException | None) -> bool:

@@ -1,13 +1,16 @@
 """Batches made in torch worker processes: worker w of W makes the steps s = w (mod W), and torch keeps their order.
 
 What crosses to the main process is an Envelope: the batch, or the error, and what the worker counted on the way. Where
-to begin is read from a block that the main process writes before each epoch, so persistent workers follow too.
+to begin is read from a block that the main process writes before each epoch, so persistent workers follow too. A worker
+does not end by itself: the files that its last batches name are its to hold while the caller has them.
 """
 
 from __future__ import annotations
 
+import pickle
 import traceback
 from collections.abc import Iterator
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import msgspec
@@ -40,9 +43,24 @@ class Envelope(msgspec.Struct):
     counts: dict[str, dict[str, float]]
     failures: list[Failure]
     num_attempts: int
+    first: SdsError | None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Envelope, tuple(getattr(self, field) for field in self.__struct_fields__)
+        facts = {field: getattr(self, field) for field in self.__struct_fields__}
+        try:
+            batch = bytes(ForkingPickler.dumps(facts.pop("batch")))
+        except Exception as error:  # noqa: BLE001 (a process boundary: torch would drop the batch and wait for ever)
+            batch = pickle.dumps(None)
+            facts["error"] = TransformError(
+                f"batch cannot be sent from its worker process: {error!r}",
+                hint="samples are made of tensors, arrays, numbers and text; or use num_workers=0",
+                stage="collate",
+            )
+        return _opened, (batch, facts)
+
+
+def _opened(batch: bytes, facts: dict[str, Any]) -> Envelope:
+    return Envelope(batch=pickle.loads(batch), **facts)  # noqa: S301 (from our own worker, as all that torch passes)
 
 
 class WorkerTraceback(Exception):
@@ -90,24 +108,25 @@ class StepStream(IterableDataset[Envelope]):
                         samples += delivery.fill(job, ticket, held)
                     made = finish_step(delivery, step, samples, held, self._collate)
                 except Exception as error:  # noqa: BLE001 (a process boundary: the main process raises it)
-                    for _, ticket in step.slots:
+                    for ticket in [*(ticket for _, ticket in step.slots), *held]:
                         ticket.release()
                     yield self._envelope(step.number, None, 0, error)
                     return
                 leases.hold(held)
                 yield self._envelope(step.number, made.batch, made.num_samples, None)
+            while True:  # torch asks ahead of the caller; nobody takes these
+                yield self._envelope(len(todo), None, 0, None)
         finally:
             jobs.close()  # type: ignore[attr-defined]  # a generator
             leases.release()
 
     def _envelope(self, number: int, batch: Any, num_samples: int, error: Exception | None) -> Envelope:
         delivery = self._dataset.delivery
-        failures, num_attempts = delivery.policy.drain()
+        failures, num_attempts, first = delivery.policy.drain()
         counts = delivery.tally.drain()
-        counts["counts"].pop("failures", None)  # the main process counts them when it records them
         trace = "" if error is None else "".join(traceback.format_exception(error))
         if error is not None and not isinstance(error, SdsError):
             error = TransformError(
                 f"step failed: {error!r}", hint="look at collate_fn and the transforms", stage="collate"
             )
-        return Envelope(number, batch, num_samples, error, trace, counts, failures, num_attempts)
+        return Envelope(number, batch, num_samples, error, trace, counts, failures, num_attempts, first)

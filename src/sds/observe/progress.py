@@ -59,10 +59,8 @@ class ProgressBar:
 
     def _lines(self, batches: Iterable[Any], total: int) -> Iterator[Any]:
         start = shown = time.monotonic()
-        done = 0
-        for batch in batches:
+        for done, batch in enumerate(batches, start=1):
             yield batch
-            done += 1
             now = time.monotonic()
             if done == total or now - shown >= _LINE_EVERY_S:
                 shown = now

@@ -30,9 +30,9 @@ class CloudStore:
         settings = options.of(scheme)
         client = {
             "timeout": _NEVER,
-            "connect_timeout": f"{max(1, min(10, round(options.timeout_s)))}s",
-            "read_timeout": f"{max(1, round(options.timeout_s))}s",
-            "allow_http": True,
+            "connect_timeout": f"{round(1000 * min(10.0, options.timeout_s))}ms",
+            "read_timeout": f"{round(1000 * options.timeout_s)}ms",
+            "allow_http": scheme == "http",  # with False, https is not left by a redirect either
         }
         headers = settings.pop("headers", None)
         if headers:

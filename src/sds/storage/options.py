@@ -59,7 +59,8 @@ class StoreOptions(msgspec.Struct, frozen=True, repr_omit_defaults=True):
         own = self.settings.get(scheme) or (self.settings.get("https") if scheme == "http" else None)
         flat = {k: v for k, v in self.settings.items() if not isinstance(v, dict)}
         if own is not None and not isinstance(own, dict):
-            raise OptionError(f"storage_options[{scheme!r}] is no dict: {own!r}", hint="{'s3': {'endpoint': ...}}")
+            kind = type(own).__name__  # the value may be a key
+            raise OptionError(f"storage_options[{scheme!r}] is no dict: {kind}", hint="{'s3': {'endpoint': ...}}")
         names = _NAMES[scheme]
         # flat options speak to whichever store understands them; options under a scheme must be understood by it
         chosen = {names[k]: v for k, v in flat.items() if k in names}

@@ -18,6 +18,7 @@ from sds.storage.failures import of_status
 from sds.storage.options import StoreOptions
 from sds.storage.store import Body, Buffer
 from sds.types import ObjectInfo
+from sds.urls import redact
 
 __all__ = ["WebStore"]
 
@@ -31,6 +32,7 @@ class WebStore:
 
     def __init__(self, scheme: str, root: str, options: StoreOptions) -> None:
         self._base = f"{scheme}://{root}/"
+        self._shown = redact(self._base)
         self._host = root
         self._plain = CloudStore(scheme, root, options)
         self._headers = dict(options.of("http").get("headers") or {})
@@ -102,13 +104,15 @@ class WebStore:
     def list_folder(self, prefix: str) -> tuple[list[str], list[ObjectInfo]]:
         """HTTP has no listing."""
         raise UnsupportedSource(
-            f"a folder behind http(s) cannot be listed: {self._base}{prefix}",
+            f"a folder behind http(s) cannot be listed: {self._shown}{prefix}",
             hint="give the URL of an index file (CSV, Parquet, JSON), or a text file that lists the URLs",
         )
 
     def put(self, key: str, data: Buffer) -> None:  # noqa: ARG002 (the contract's signature)
         """HTTP is read only here."""
-        raise AccessDenied(f"http(s) is read only: {self._base}{key}", hint="write to a bucket or a folder")
+        raise AccessDenied(
+            f"http(s) is read only: {self._shown}{key.partition('?')[0]}", hint="write to a bucket or a folder"
+        )
 
     def _request(self, method: str, key: str, headers: dict[str, str] | None = None) -> Any:
         url = self._base + quote(key, safe="/?&=%:@!$'()*+,;~-._[]#")
@@ -129,19 +133,19 @@ class WebStore:
                 allowed = ("https",) if url.startswith("https:") else ("http", "https")
                 if urlsplit(target).scheme not in allowed:
                     raise AccessDenied(
-                        f"redirect leaves https: {self._base}{key.partition('?')[0]}",
+                        f"redirect leaves https: {self._shown}{key.partition('?')[0]}",
                         hint="the server sends its visitors to an unsafe address; use the final URL if you trust it",
                     )
                 url = target
                 continue
             if response.status >= 300:
                 _discard(response)
-                error, transient = of_status(response.status, self._base + key.partition("?")[0], str(response.reason))
+                error, transient = of_status(response.status, self._shown + key.partition("?")[0], str(response.reason))
                 # what may pass is raised as a foreign error, so that `retrying` sees its status and tries again
                 raise urllib3.exceptions.HTTPError(f"status code: {response.status}") if transient else error
             return response
         raise FetchError(
-            f"more than {_MAX_REDIRECTS} redirects: {self._base}{key.partition('?')[0]}", hint="use the final URL"
+            f"more than {_MAX_REDIRECTS} redirects: {self._shown}{key.partition('?')[0]}", hint="use the final URL"
         )
 
 

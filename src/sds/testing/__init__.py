@@ -1,7 +1,8 @@
 """What we ship for tests: real servers on loopback, and contracts that a new part has only to be held against.
 
 `S3Server`, `GCSServer`, `AzureServer` and `HTTPServer` serve while their `with` block runs; `StoreContract` is a test
-class for stores. Names resolve on first use, so importing the room costs nothing and needs none of the servers.
+class for stores; `check_resume` stops a loader everywhere and goes on. Names resolve on first use, so importing the
+room costs nothing and needs none of the servers.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sds.testing.contracts import StoreContract as StoreContract
+    from sds.testing.resume import Topology as Topology
+    from sds.testing.resume import check_resume as check_resume
     from sds.testing.servers import AzureServer as AzureServer
     from sds.testing.servers import GCSServer as GCSServer
     from sds.testing.servers import HTTPServer as HTTPServer
@@ -19,6 +22,8 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "StoreContract": "sds.testing.contracts",
+    "check_resume": "sds.testing.resume",
+    "Topology": "sds.testing.resume",
     "S3Server": "sds.testing.servers",
     "GCSServer": "sds.testing.servers",
     "AzureServer": "sds.testing.servers",

@@ -1,24 +1,26 @@
 """check_resume: puts anything stateful through every stop and every restart, and compares all that follows.
 
 Comes in: a function that makes a loader, and the topologies it can be made for. For two epochs of each topology it
-stops after *every* step, takes the state (through JSON), goes on with a fresh loader of every topology, stops and goes
-on once more, and compares the samples with those of a run that was never stopped. A difference is an AssertionError
-that says where. Ships with the package, for loaders and datasets of your own.
+stops before the first and after *every* step, takes the state (through JSON), goes on with a fresh loader of every
+topology, stops and goes on once more, and compares the samples with those of a run that was never stopped. A difference
+is an AssertionError that says where. Ships with the package, for loaders and datasets of your own.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sds.world import World
 
-__all__ = ["Topology", "check_resume"]
+__all__ = ["Topology", "check_resume", "sample_keys"]
 
-_MAX_STATE = 2048
+_Keys = Callable[[Any], list[str]]
+_Delivered = list[tuple[int, str]]  # (epoch, id), in the order of delivery
 
 
 @dataclass(frozen=True)
@@ -40,13 +42,40 @@ def sample_keys(batch: Any) -> list[str]:
     return [keys] if isinstance(keys, str) else list(keys)
 
 
+@dataclass(frozen=True)
+class _Stop:
+    """Where a run can be stopped: its state, after how many of its steps, and the epoch that is gone on with."""
+
+    state: dict[str, Any]
+    num_steps: int
+    epoch: int
+
+
+@dataclass
+class _Run:
+    """What all ranks delivered, step by step, and every place where it can be stopped."""
+
+    steps: list[tuple[int, list[str]]] = field(default_factory=list)  # (epoch, ids of the global batch)
+    stops: list[_Stop] = field(default_factory=list)
+
+    def delivered(self, num_steps: int | None = None) -> _Delivered:
+        """What was delivered until a stop; the repeats that fill up the last step of an epoch are left out."""
+        last = {epoch: k for k, (epoch, _) in enumerate(self.steps)}
+        return [
+            (epoch, key)
+            for k, (epoch, keys) in enumerate(self.steps[:num_steps])
+            for key in (dict.fromkeys(keys) if k == last[epoch] else keys)
+        ]
+
+
 def check_resume(
     make_loader: Callable[..., Any],
     topologies: Sequence[Topology] | None = None,
     *,
     num_epochs: int = 2,
     every: int = 1,
-    keys: Callable[[Any], list[str]] = sample_keys,
+    keys: _Keys = sample_keys,
+    max_state_bytes: int = 2048,
 ) -> int:
     """Stops and restarts a loader everywhere, and compares.
 
@@ -57,6 +86,7 @@ def check_resume(
         num_epochs: epochs to go through.
         every: stop after every so many steps.
         keys: the ids in a batch.
+        max_state_bytes: a state that is longer, as JSON, is an error.
 
     Returns:
         How many restarts were compared.
@@ -66,90 +96,77 @@ def check_resume(
     """
     shapes = topologies or [Topology()]
     make = make_loader if topologies else lambda _topology, _world: make_loader()
-    expected = _flat(_run(make, shapes[0], None, num_epochs, keys)[0])
-    compared = 0
+
+    def run(topology: Topology, stop: _Stop | None = None) -> _Run:
+        made = _run(make, topology, stop, num_epochs, keys)
+        for each in made.stops:
+            num_bytes = len(json.dumps(each.state))
+            assert num_bytes < max_state_bytes, f"state takes {num_bytes} bytes: {each.state}"
+        return made
+
+    expected = run(shapes[0]).delivered()
+    num_compared = 0
     for before in shapes:
-        steps, states = _run(make, before, None, num_epochs, keys)
-        assert _flat(steps) == expected, f"{before} delivers another order than {shapes[0]} without any restart"
-        for k, after in itertools.product(range(0, len(states), every), shapes):
-            compared += _restart(make, before, after, states[k], k, num_epochs, expected, keys)
-    return compared
+        whole = run(before)
+        _compare(f"{before} without any stop", expected, whole.delivered())
+        for number, (stop, after) in enumerate(itertools.product(whole.stops[::every], shapes)):
+            where = f"{before} stopped after step {stop.num_steps}, gone on as {after}"
+            rest = expected[len(whole.delivered(stop.num_steps)) :]
+            second = run(after, stop)
+            _compare(where, rest, second.delivered())
+            num_compared += 1
+            if second.stops:
+                # and once more: stopped before its first step, or in the middle of what was gone on with
+                again = second.stops[0 if number % 2 else len(second.stops) // 2]
+                where = f"{where}, stopped again after {again.num_steps} more, gone on as {before}"
+                _compare(where, rest[len(second.delivered(again.num_steps)) :], run(before, again).delivered())
+                num_compared += 1
+    return num_compared
 
 
-def _restart(
-    make: Callable[..., Any],
-    before: Topology,
-    after: Topology,
-    state: dict[str, Any],
-    k: int,
-    num_epochs: int,
-    expected: list[tuple[int, str]],
-    keys: Callable[[Any], list[str]],
-) -> int:
-    where = f"{before} stopped after step {k + 1}, gone on as {after}"
-    left = num_epochs - state["epoch"]
-    seen = len(expected) - _remaining(expected, state)
-    steps, states = _run(make, after, state, left, keys)
-    first = _flat(steps, state["epoch"])
-    assert first == expected[seen:], _difference(where, expected[seen:], first)
-    if not states:
-        return 1
-    # and once more: a second stop in the middle of what was gone on with
-    again = states[len(states) // 2]
-    steps, _ = _run(make, before, again, num_epochs - again["epoch"], keys)
-    second, rest = _flat(steps, again["epoch"]), expected[len(expected) - _remaining(expected, again) :]
-    assert second == rest, _difference(f"{where}, stopped again, gone on as {before}", rest, second)
-    return 2
-
-
-def _run(
-    make: Callable[..., Any],
-    topology: Topology,
-    state: dict[str, Any] | None,
-    num_epochs: int,
-    keys: Callable[[Any], list[str]],
-) -> tuple[list[tuple[int, list[str]]], list[dict[str, Any]]]:
-    """All steps as (epoch, ids of the global batch), and the state after each."""
+def _run(make: Callable[..., Any], topology: Topology, stop: _Stop | None, num_epochs: int, keys: _Keys) -> _Run:
+    """All ranks side by side, from the beginning or from a stop, to the end of the last epoch."""
+    made = _Run()
     loaders = [make(topology, world) for world in topology.worlds()]
-    steps: list[tuple[int, list[str]]] = []
-    states: list[dict[str, Any]] = []
     try:
         for loader in loaders:
-            if state is not None:
-                loader.load_state_dict(json.loads(json.dumps(state)))
-        for epoch in range(num_epochs):
+            if stop is not None:
+                loader.load_state_dict(json.loads(json.dumps(stop.state)))
+        for epoch in range(stop.epoch if stop else 0, num_epochs):
             iterators = [iter(loader) for loader in loaders]
+            made.stops.append(_Stop(_common_state(loaders), len(made.steps), epoch))
             for batches in zip(*iterators, strict=True):  # strict: ranks make the same number of steps
-                taken = [loader.state_dict() for loader in loaders]
-                assert all(each == taken[0] for each in taken), f"ranks have different states: {taken}"
-                text = json.dumps(taken[0])
-                assert len(text) < _MAX_STATE, f"state takes {len(text)} bytes"
-                steps.append((epoch, [key for batch in batches for key in keys(batch)]))
-                states.append(json.loads(text))
+                made.steps.append((epoch, [key for batch in batches for key in keys(batch)]))
+                made.stops.append(_Stop(_common_state(loaders), len(made.steps), epoch))
+            # the very end of an epoch is the beginning of the next
+            made.stops = [
+                replace(each, epoch=epoch + 1) if each.num_steps == len(made.steps) else each for each in made.stops
+            ]
     finally:
         for loader in loaders:
             close = getattr(loader, "close", None)
             if close is not None:
                 close()
-    return steps, states
+    return made
 
 
-def _flat(steps: Iterable[tuple[int, list[str]]], first_epoch: int = 0) -> list[tuple[int, str]]:
-    """(epoch, id) in the order of delivery; the repeats that fill up a last step are left out."""
-    return list(dict.fromkeys((first_epoch + epoch, key) for epoch, keys in steps for key in keys))
+def _common_state(loaders: Iterable[Any]) -> dict[str, Any]:
+    texts = [json.dumps(loader.state_dict()) for loader in loaders]
+    assert all(text == texts[0] for text in texts), f"ranks have different states: {texts}"
+    state: dict[str, Any] = json.loads(texts[0])
+    return state
 
 
-def _remaining(expected: list[tuple[int, str]], state: dict[str, Any]) -> int:
-    """How many of the expected samples come at or after the state's position."""
-    later = sum(1 for epoch, _ in expected if epoch > state["epoch"])
-    here = sum(1 for epoch, _ in expected if epoch == state["epoch"])
-    return later + max(0, here - int(state["position"]))
-
-
-def _difference(where: str, expected: list[tuple[int, str]], got: list[tuple[int, str]]) -> str:
-    lost = [item for item in expected if item not in set(got)]
-    extra = [item for item in got if item not in set(expected)]
-    if not lost and not extra:
-        k = next(i for i, (a, b) in enumerate(zip(expected, got, strict=False)) if a != b)
-        return f"{where}: same samples, other order from number {k} on: {expected[k : k + 3]} became {got[k : k + 3]}"
-    return f"{where}: {len(lost)} lost (first: {lost[:3]}), {len(extra)} repeated or unknown (first: {extra[:3]})"
+def _compare(where: str, expected: _Delivered, got: _Delivered) -> None:
+    if got == expected:
+        return
+    lost = list((Counter(expected) - Counter(got)).elements())
+    extra = list((Counter(got) - Counter(expected)).elements())
+    if lost or extra:
+        raise AssertionError(
+            f"{where}: {len(lost)} lost (first: {lost[:3]}), {len(extra)} repeated or unknown (first: {extra[:3]})"
+        )
+    k = next(i for i, (a, b) in enumerate(zip(expected, got, strict=True)) if a != b)
+    raise AssertionError(
+        f"{where}: same samples, other order from number {k} on: {expected[k : k + 3]} became {got[k : k + 3]}"
+    )

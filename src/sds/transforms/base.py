@@ -1,27 +1,35 @@
-"""What all transforms share: arguments are checked once and remembered, a missing field has one message.
+"""What all transforms share: arguments are checked once and remembered, a missing field has one message, one dice.
 
 Comes in: the arguments of a transform and the samples it meets. Goes out: OptionError at construction, TransformError
-or DecodeError at a call; each names the option, the field, the file and the sample. Nothing else is raised.
+or DecodeError at a call; each names the option, the field, the file and the sample. Nothing else is raised. `rng` is
+where every random choice of a transform comes from.
 """
 
 from __future__ import annotations
 
 import inspect
+import math
 import operator
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, ClassVar
 
+import numpy as np
+
 from sds.errors import DecodeError, OptionError, TransformError
+from sds.seeds import derive
 from sds.types import Sample
 
 __all__ = [
     "SampleTransform",
+    "check_choice",
     "check_field",
     "check_fields",
     "check_int",
     "check_size",
+    "check_weights",
     "decode_error",
     "require",
+    "rng",
     "wrong",
 ]
 
@@ -84,6 +92,45 @@ def check_size(option: str, size: Iterable[int]) -> tuple[int, int]:
     except (TypeError, ValueError):  # not iterable, not two, not positive numbers
         raise OptionError(f"{option} is not a (height, width): {size!r}", hint=hint) from None
     return height, width
+
+
+def check_choice(option: str, value: str, choices: Sequence[str]) -> str:
+    """One of the choices, or an OptionError that lists them."""
+    if value not in choices:
+        raise OptionError(f"{option} is unknown: {value!r}", hint=f"choose one of {list(choices)}")
+    return value
+
+
+def check_weights(option: str, weights: Iterable[float], num: int) -> tuple[float, ...]:
+    """One weight for each of `num` things: none below 0, at least one above; they need not sum to 1."""
+    try:
+        values = tuple(float(weight) for weight in weights)
+    except (TypeError, ValueError):
+        values = ()
+    if len(values) != num or not all(0 <= value < math.inf for value in values) or not sum(values) > 0:
+        raise OptionError(
+            f"{option} is not {num} weights: {weights!r}", hint="give a number of at least 0 for each, and one above 0"
+        )
+    return values
+
+
+def rng(sample: Sample, *purpose: int | str) -> np.random.Generator:
+    """The sample's own NumPy generator: the same numbers for the same seed, epoch and sample, on any machine.
+
+    Each call begins anew. Name a purpose, as in `rng(sample, "flip")`, so that two transforms draw independently.
+
+    Raises:
+        TransformError: the sample has no `__random_seed__`; a transform before this one dropped it.
+    """
+    try:
+        seed = int(sample["__random_seed__"])
+    except (KeyError, TypeError, ValueError):
+        raise wrong(
+            sample,
+            f"sample has no random seed: '__random_seed__' is {sample.get('__random_seed__', 'missing')}",
+            hint="draw before fields are dropped, or keep '__random_seed__' among them",
+        ) from None
+    return derive(seed, "transform", *purpose)
 
 
 def require(sample: Sample, field: str) -> Any:

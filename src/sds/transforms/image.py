@@ -1,37 +1,33 @@
-"""Images: a path or bytes -> uint8 tensor [3, h, w] -> the size, shape and type that training wants.
+"""Images: a path or bytes -> uint8 tensor [3, h, w] -> the shape and type that training wants.
 
 What flows from decoding to resizing is a tensor [3, h, w] over the decoder's own [h, w, 3] memory, which is what torch
-resizes fastest; what leaves ResizeImage is contiguous. Every step works in the calling thread alone: pixels are moved
-by NumPy, because torch's copies spread over its intra-op threads and would compete with the loader's decode threads.
+resizes fastest; what leaves ResizeImage (resize.py) is contiguous. Every step works in the calling thread alone.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch.nn.functional import interpolate
 
-from sds.errors import OptionError
 from sds.transforms import jpeg, pillow
 from sds.transforms.base import SampleTransform, check_field, check_int, check_size, decode_error, require, wrong
+from sds.transforms.pixels import check_colour, contiguous, to_tensor
 from sds.transforms.source import read_bytes
 from sds.types import Sample
 
-__all__ = ["ConvertImageToByteTensor", "DecodeImage", "NormalizeFrames", "ReshapeImageAsVideo", "ResizeImage"]
+__all__ = ["ConvertImageToByteTensor", "DecodeImage", "NormalizeFrames", "ReshapeImageAsVideo"]
 
 MAX_PIXELS = 89_478_485  # Pillow's own limit of what is surely no decompression bomb: 256 MB of RGB
-INTERPOLATIONS = ("bilinear", "bicubic", "nearest")
 
 
 class DecodeImage(SampleTransform):
     """Decodes a path or bytes to a uint8 RGB tensor [3, h, w], upright.
 
     JPEG goes through TurboJPEG, the rest (PNG, WebP, GIF's first frame, AVIF, BMP, TIFF, JPEG 2000, PPM, and CMYK JPEG)
-    through Pillow. Grey and palette become RGB, 16 bits become 8, the EXIF orientation is applied, colour profiles are
-    not. The tensor is a view of [h, w, 3] memory: ask for `.contiguous()` if you need [3, h, w] memory.
+    through Pillow, HEIF (HEIC) through pillow-heif where that is installed. Grey and palette become RGB, 16 bits become
+    8, the EXIF orientation is applied, colour profiles are not. The tensor is a view of [h, w, 3] memory: ask for
+    `.contiguous()` if you need [3, h, w] memory.
 
     Args:
         input_field: holds the path or the bytes.
@@ -59,7 +55,7 @@ class DecodeImage(SampleTransform):
         self.input_field = check_field("input_field", input_field)
         self.output_field = check_field("output_field", input_field if output_field is None else output_field)
         self.min_size = None if min_size is None else check_size("min_size", min_size)
-        self.background = None if background is None else _check_colour(background)
+        self.background = None if background is None else check_colour("background", background)
         self.max_pixels = check_int("max_pixels", max_pixels)
 
     def __call__(self, sample: Sample) -> Sample:
@@ -89,58 +85,6 @@ class DecodeImage(SampleTransform):
         return pillow.decode(data, self.max_pixels, self.background)
 
 
-class ResizeImage(SampleTransform):
-    """Resizes an image to (h, w) with antialiasing; by default the centre is cropped to the target's aspect first.
-
-    Takes a tensor [c, h, w] (uint8 or floating), an array [h, w, c] or a Pillow image; gives a contiguous tensor
-    [c, h, w] of the same type. Bilinear agrees with Pillow's to one level, bicubic to one level on average.
-
-    Args:
-        input_field: holds the image.
-        output_field: gets the result. Default: the input field.
-        resolution: the (h, w) to reach.
-        crop_before_resize: False stretches the whole image instead.
-        interpolation_mode: 'bilinear', 'bicubic' or 'nearest' (without antialiasing).
-    """
-
-    def __init__(
-        self,
-        input_field: str,
-        output_field: str | None = None,
-        *,
-        resolution: tuple[int, int],
-        crop_before_resize: bool = True,
-        interpolation_mode: str = "bilinear",
-    ) -> None:
-        self.input_field = check_field("input_field", input_field)
-        self.output_field = check_field("output_field", input_field if output_field is None else output_field)
-        self.resolution = check_size("resolution", resolution)
-        self.crop_before_resize = bool(crop_before_resize)
-        if interpolation_mode not in INTERPOLATIONS:
-            raise OptionError(
-                f"interpolation_mode is unknown: {interpolation_mode!r}", hint=f"choose one of {list(INTERPOLATIONS)}"
-            )
-        self.interpolation_mode = interpolation_mode
-
-    def __call__(self, sample: Sample) -> Sample:
-        """Resizes the input field into the output field."""
-        image = _to_tensor(sample, self.input_field)  # [c, h, w]
-        height, width = image.shape[1:]
-        if self.crop_before_resize:
-            top, left, height, width = crop_to_aspect((height, width), self.resolution)
-            image = image[:, top : top + height, left : left + width]  # [c, crop_h, crop_w]
-        if (height, width) != self.resolution:
-            # one copy, to memory [h, w, c] without gaps
-            pixels = np.ascontiguousarray(image.permute(1, 2, 0).numpy())  # [crop_h, crop_w, c]
-            batch = torch.from_numpy(pixels[None]).permute(0, 3, 1, 2)  # [1, c, crop_h, crop_w], channels last
-            if self.interpolation_mode == "nearest":
-                image = interpolate(batch, self.resolution, mode="nearest-exact")[0]  # [c, h, w]
-            else:
-                image = interpolate(batch, self.resolution, mode=self.interpolation_mode, antialias=True)[0]
-        sample[self.output_field] = _contiguous(image)  # [c, h, w]
-        return sample
-
-
 class ConvertImageToByteTensor(SampleTransform):
     """Any image (Pillow image, array [h, w] or [h, w, c], tensor [c, h, w]) -> contiguous uint8 RGB tensor [3, h, w].
 
@@ -158,13 +102,13 @@ class ConvertImageToByteTensor(SampleTransform):
 
     def __call__(self, sample: Sample) -> Sample:
         """Converts the input field into the output field."""
-        image = _to_tensor(sample, self.input_field)  # [c, h, w]
+        image = to_tensor(sample, self.input_field)  # [c, h, w]
         if image.dtype != torch.uint8:
             raise wrong(
                 sample, f"image is not uint8: {self.input_field!r} is {image.dtype}", hint="convert it before this"
             )
         image = image[:1].expand(3, -1, -1) if image.shape[0] <= 2 else image[:3]  # [3, h, w]
-        sample[self.output_field] = _contiguous(image)
+        sample[self.output_field] = contiguous(image)
         return sample
 
 
@@ -182,7 +126,7 @@ class ReshapeImageAsVideo(SampleTransform):
 
     def __call__(self, sample: Sample) -> Sample:
         """Adds the time dimension."""
-        sample[self.output_field] = _to_tensor(sample, self.input_field)[None]  # [1, c, h, w]
+        sample[self.output_field] = to_tensor(sample, self.input_field)[None]  # [1, c, h, w]
         return sample
 
 
@@ -211,48 +155,3 @@ class NormalizeFrames(SampleTransform):
         values -= 1.0
         sample[self.output_field] = torch.from_numpy(values)
         return sample
-
-
-def crop_to_aspect(size: tuple[int, int], target: tuple[int, int]) -> tuple[int, int, int, int]:
-    """The largest centred (top, left, height, width) of an image of `size` with the aspect of `target`."""
-    (height, width), (target_height, target_width) = size, target
-    crop_height = min(height, max(1, round(width * target_height / target_width)))
-    crop_width = min(width, max(1, round(height * target_width / target_height)))
-    return (height - crop_height) // 2, (width - crop_width) // 2, crop_height, crop_width
-
-
-def _to_tensor(sample: Sample, field: str) -> torch.Tensor:
-    """The field's image as a tensor [c, h, w], whatever it is now."""
-    value: Any = require(sample, field)
-    if not isinstance(value, torch.Tensor | np.ndarray) and hasattr(value, "getchannel"):  # a Pillow image
-        try:
-            value = np.array(pillow.to_rgb(value, (255, 255, 255)))  # [h, w, 3]
-        except Exception as error:  # Pillow decodes late, and raises anything
-            raise decode_error(sample, "image", error, field=field) from error
-    if isinstance(value, np.ndarray):
-        value = value[:, :, None] if value.ndim == 2 else value  # [h, w, c]
-        value = torch.from_numpy(np.require(value, requirements=("C", "W"))).movedim(-1, 0)  # [c, h, w]
-    if not isinstance(value, torch.Tensor) or value.ndim != 3 or value.numel() == 0:
-        found = list(value.shape) if isinstance(value, torch.Tensor) else type(value).__name__
-        raise wrong(
-            sample,
-            f"field is not an image [c, h, w]: {field!r} is {found}",
-            hint="decode it first, with DecodeImage for one",
-        )
-    return value
-
-
-def _contiguous(image: torch.Tensor) -> torch.Tensor:
-    """The tensor in memory of its own order; NumPy does it in this thread, torch would wake its others."""
-    return image if image.is_contiguous() else torch.from_numpy(np.ascontiguousarray(image.numpy()))
-
-
-def _check_colour(background: tuple[int, int, int]) -> tuple[int, int, int]:
-    hint = "give red, green and blue from 0 to 255, such as (255, 255, 255), or None to drop transparency"
-    try:
-        red, green, blue = (check_int("background", part, minimum=0) for part in background)
-    except (TypeError, ValueError):
-        raise OptionError(f"background is not a colour: {background!r}", hint=hint) from None
-    if max(red, green, blue) > 255:
-        raise OptionError(f"background is not a colour: {background!r}", hint=hint)
-    return red, green, blue

@@ -28,7 +28,6 @@ _KINDS = (
     (0, b"GIF8", "GIF", "GifImagePlugin"),
     (4, b"ftypavif", "AVIF", "AvifImagePlugin"),
     (4, b"ftypavis", "AVIF", "AvifImagePlugin"),
-    (4, b"ftypmif1", "AVIF", "AvifImagePlugin"),
     (0, b"BM", "BMP", "BmpImagePlugin"),
     (0, b"II*\0", "TIFF", "TiffImagePlugin"),
     (0, b"MM\0*", "TIFF", "TiffImagePlugin"),
@@ -42,6 +41,9 @@ _KINDS = (
     (0, b"P6", "PPM", "PpmImagePlugin"),
 )
 
+_HEIF_BRANDS = {b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1"}
+_AVIF_BRANDS = {b"avif", b"avis"}
+
 
 def decode(data: bytes, max_pixels: int, background: tuple[int, int, int] | None) -> npt.NDArray[np.uint8]:
     """Decodes the first frame, upright, to RGB [h, w, 3].
@@ -50,15 +52,12 @@ def decode(data: bytes, max_pixels: int, background: tuple[int, int, int] | None
         ValueError: the format is unknown, the image has more than `max_pixels`, or its values have no fixed range.
         Exception: whatever Pillow finds wrong.
     """
-    from PIL import Image
-
-    name, plugin = _kind(data[:16])
-    importlib.import_module(f"PIL.{plugin}")
-    with Image.open(io.BytesIO(data), formats=(name,)) as image:  # reads the header only
+    with _open(data) as image:  # reads the header only
         if image.width * image.height > max_pixels:
             raise ValueError(f"{image.width} x {image.height} pixels are more than max_pixels={max_pixels}")
         image.load()
-        orientation = 1 if name == "TIFF" else orientation_of(_exif(image))  # Pillow turns TIFF upright by itself
+        # TIFF and HEIF are turned upright by their decoders
+        orientation = 1 if image.format in ("TIFF", "HEIF") else orientation_of(_exif(image))
         pixels = np.array(to_rgb(image, background))  # [h, w, 3]
     return orient(pixels, orientation)
 
@@ -88,11 +87,42 @@ def to_rgb(image: Image.Image, background: tuple[int, int, int] | None) -> Image
     return canvas
 
 
+def _open(data: bytes) -> Image.Image:
+    """Opens with the one decoder that the first bytes name."""
+    if _is_heif(data[:64]):
+        return _open_heif(data)
+    from PIL import Image
+
+    name, plugin = _kind(data[:64])
+    importlib.import_module(f"PIL.{plugin}")
+    return Image.open(io.BytesIO(data), formats=(name,))
+
+
+def _open_heif(data: bytes) -> Image.Image:
+    try:
+        from pillow_heif import HeifImageFile, options
+    except ImportError:
+        raise ValueError("HEIF needs another package: pip install 'streaming-dataset[heif]'") from None
+    options.DECODE_THREADS = 1  # the loader has threads of its own
+    image: Image.Image = HeifImageFile(io.BytesIO(data))
+    return image
+
+
+def _is_heif(head: bytes) -> bool:
+    """Whether the file type box names HEVC-coded pictures."""
+    if head[4:8] != b"ftyp":
+        return False
+    brands = {head[at : at + 4] for at in (8, *range(16, min(int.from_bytes(head[:4], "big"), len(head)), 4))}
+    return bool(brands & _HEIF_BRANDS) and not brands & _AVIF_BRANDS
+
+
 def _kind(head: bytes) -> tuple[str, str]:
+    if head[4:8] == b"ftyp" and b"avif" in head:  # whatever comes first among its brands
+        return "AVIF", "AvifImagePlugin"
     for offset, magic, name, plugin in _KINDS:
         if head.startswith(magic, offset):
             return name, plugin
-    raise ValueError(f"it begins like no image that is read here: {head!r}")
+    raise ValueError(f"it begins like no image that is read here: {head[:16]!r}")
 
 
 def _exif(image: Image.Image) -> bytes:

@@ -13,15 +13,19 @@ from typing import Any
 
 from sds.errors import OptionError
 from sds.transforms.base import check_field
+from sds.transforms.embeddings import LoadTextEmbedding, SampleTextEmbedding
 from sds.transforms.fields import EnsureFields, FilterFields, GatherFields, Identity, MergeDictField, RenameFields
 from sds.transforms.image import (
     ConvertImageToByteTensor,
     DecodeImage,
     NormalizeFrames,
     ReshapeImageAsVideo,
-    ResizeImage,
 )
+from sds.transforms.latents import SampleImageLatent, SampleVideoLatent
+from sds.transforms.metadata import ClassNameToID, ExtractSubfield, LoadJson, OneHotEncode
+from sds.transforms.resize import ResizeImage
 from sds.transforms.source import LoadFromDisk
+from sds.transforms.tensorfiles import LoadTensors
 from sds.transforms.text import LoadText
 from sds.transforms.values import AddConstantField, AddFields, ConvertDType, FindNonDummyValue, MapValue
 from sds.types import Transform
@@ -29,12 +33,24 @@ from sds.types import Transform
 __all__ = [
     "create_standard_image_pipeline",
     "create_standard_text_pipeline",
+    "create_standard_image_latent_pipeline",
+    "create_standard_video_latent_pipeline",
+    "create_standard_metadata_pipeline",
     "DecodeImageTransform",
     "ResizeImageTransform",
     "ConvertImageToByteTensorTransform",
     "ReshapeImageAsVideoTransform",
     "NormalizeFramesTransform",
     "LoadTextTransform",
+    "LoadLatentFromDiskTransform",
+    "SampleImageVAELatentTransform",
+    "SampleVideoVAELatentTransform",
+    "TextEmbLoaderTransform",
+    "TextEmbSamplingTransform",
+    "LoadJsonMetadataTransform",
+    "ExtractMetadataSubfieldTransform",
+    "OneHotEncodeTransform",
+    "ClassNameToIDTransform",
     "LoadFromDiskTransform",
     "AddConstantFieldTransform",
     "AugmentNewFieldsTransform",
@@ -55,6 +71,15 @@ ConvertImageToByteTensorTransform = ConvertImageToByteTensor
 ReshapeImageAsVideoTransform = ReshapeImageAsVideo
 NormalizeFramesTransform = NormalizeFrames
 LoadTextTransform = LoadText
+LoadLatentFromDiskTransform = LoadTensors
+SampleImageVAELatentTransform = SampleImageLatent
+SampleVideoVAELatentTransform = SampleVideoLatent
+TextEmbLoaderTransform = LoadTextEmbedding
+TextEmbSamplingTransform = SampleTextEmbedding
+LoadJsonMetadataTransform = LoadJson
+ExtractMetadataSubfieldTransform = ExtractSubfield
+OneHotEncodeTransform = OneHotEncode
+ClassNameToIDTransform = ClassNameToID
 LoadFromDiskTransform = LoadFromDisk
 AddConstantFieldTransform = AddConstantField
 AugmentNewFieldsTransform = AddFields
@@ -89,7 +114,7 @@ def create_standard_image_pipeline(
         resolution: (h, w) of the result.
         return_image_as_single_frame_video: put a video [1, 3, h, w] into `video_output_field`, and no image.
         normalize: float32 in [-1, 1] instead of uint8.
-        resize_kwargs: other options of ResizeImage: crop_before_resize, interpolation_mode.
+        resize_kwargs: other options of ResizeImage: fit, interpolation_mode, allow_vertical, random_resize, ...
         output_field: gets the image.
         video_output_field: gets the video.
     """
@@ -100,9 +125,9 @@ def create_standard_image_pipeline(
     except TypeError as error:  # an unknown key, or one that is given already
         raise OptionError(
             f"resize_kwargs has an option that ResizeImage does not take: {error}",
-            hint="it takes crop_before_resize and interpolation_mode",
+            hint="it takes fit, crop_before_resize, interpolation_mode, allow_vertical, random_resize and pad_colour",
         ) from None
-    height, width = (math.ceil(side * _DECODE_MARGIN) for side in resize.resolution)
+    height, width = (math.ceil(side * _DECODE_MARGIN) for side in resize.largest)
     transforms: list[Transform] = [
         DecodeImage(image_field, output_field, min_size=(height, width)),  # uint8 [3, any, any]
         resize,  # uint8 [3, h, w]
@@ -131,3 +156,83 @@ def create_standard_text_pipeline(
         strip: True takes white space off both ends.
     """
     return [LoadText(text_field, output_field, encoding=encoding, strip=strip)]
+
+
+def create_standard_image_latent_pipeline(
+    image_latent_field: str,
+    return_image_as_single_frame_video: bool = False,
+    output_field: str = "image",
+    video_output_field: str = "video",
+    allow_pickle: bool = False,
+) -> list[Transform]:
+    """Path or bytes of an image's VAE moments -> one latent drawn from them, float32 [c, h, w].
+
+    Args:
+        image_latent_field: holds the path or the bytes of a file with 'mean' and 'logvar' (or 'std', or 'moments').
+        return_image_as_single_frame_video: put a video [1, c, h, w] into `video_output_field`, and no image.
+        output_field: gets the latent.
+        video_output_field: gets the video.
+        allow_pickle: read plain pickles too; nothing that they name is run.
+    """
+    transforms: list[Transform] = [
+        LoadTensors(image_latent_field, output_field, allow_pickle=allow_pickle),  # {'mean': [c, h, w], ...}
+        SampleImageLatent(output_field),  # float32 [c, h, w]
+    ]
+    if return_image_as_single_frame_video:
+        transforms.append(ReshapeImageAsVideo(output_field, video_output_field))  # [1, c, h, w]
+        if video_output_field != output_field:
+            transforms.append(FilterFields(fields_to_remove=[output_field]))
+    return transforms
+
+
+def create_standard_video_latent_pipeline(
+    video_latent_field: str,
+    framerate: float | None = None,
+    random_offset: bool = True,
+    output_field: str = "video",
+    allow_pickle: bool = False,
+) -> list[Transform]:
+    """Path or bytes of a video's VAE moments -> one latent drawn from them, float32 [t, c, h, w].
+
+    Args:
+        video_latent_field: holds the path or the bytes of a file with 'mean' and 'logvar' (or 'std', or 'moments').
+        framerate: latent frames are left out to reach it; the file's 'input_framerate' must be a whole multiple.
+        random_offset: begin at a random frame among those that leave enough.
+        output_field: gets the latent.
+        allow_pickle: read plain pickles too; nothing that they name is run.
+    """
+    return [
+        LoadTensors(video_latent_field, output_field, allow_pickle=allow_pickle),  # {'mean': [t, c, h, w], ...}
+        SampleVideoLatent(output_field, framerate=framerate, random_offset=random_offset),  # float32 [t', c, h, w]
+    ]
+
+
+def create_standard_metadata_pipeline(
+    metadata_field: str,
+    class_label_metadata_field: str | None = None,
+    one_hot_encode_to_size: int | None = None,
+    return_raw_metadata: bool = True,
+    class_label_target_field: str = "class_label",
+) -> list[Transform]:
+    """Path or bytes of a JSON file -> its dict in 'meta', and a class label out of it.
+
+    Args:
+        metadata_field: holds the path or the bytes; it stays in the sample, unless it is 'meta'.
+        class_label_metadata_field: the entry that holds the class; None: no label.
+        one_hot_encode_to_size: the label becomes a float32 tensor [this size] instead of a number.
+        return_raw_metadata: False leaves 'meta' out.
+        class_label_target_field: gets the label.
+    """
+    transforms: list[Transform] = [LoadJson(metadata_field, "meta")]
+    if class_label_metadata_field is not None:
+        transforms.append(ExtractSubfield(class_label_metadata_field, class_label_target_field))
+        if one_hot_encode_to_size is not None:
+            transforms.append(OneHotEncode(class_label_target_field, one_hot_encode_to_size))
+    elif one_hot_encode_to_size is not None:
+        raise OptionError(
+            f"one_hot_encode_to_size has nothing to encode: {one_hot_encode_to_size}",
+            hint="give class_label_metadata_field too",
+        )
+    if not return_raw_metadata:
+        transforms.append(FilterFields(fields_to_remove=["meta"]))
+    return transforms

@@ -124,12 +124,15 @@ def test_stats_are_frozen_and_stay_as_they_were():
 @pytest.mark.parametrize(
     ("wait_s", "busy_s", "bottleneck"),
     [
-        ({}, {"decode": 9.0}, "consumer"),  # nobody ever waited
-        ({"fetch": 0.5}, {"decode": 9.0}, "consumer"),  # a twentieth of the time
-        ({"fetch": 6.0}, {"decode": 3.0}, "fetch"),
-        ({"fetch": 2.0}, {"decode": 3.0}, "decode"),
-        ({"batch": 5.0}, {"decode": 1.0, "transform": 3.0, "collate": 2.0}, "transform"),
-        ({"batch": 5.0}, {"collate": 2.0, "device": 3.0}, "device"),
+        ({"consumer": 0.0}, {"decode": 9.0}, "consumer"),  # a loader's caller never waited
+        ({"consumer": 0.5, "fetch": 20.0}, {"decode": 9.0}, "consumer"),  # a twentieth of the time
+        ({"consumer": 5.0, "fetch": 6.0}, {"decode": 3.0}, "fetch"),
+        ({"consumer": 5.0, "fetch": 2.0}, {"decode": 3.0}, "decode"),
+        ({"consumer": 5.0}, {"decode": 1.0, "transform": 3.0, "collate": 2.0}, "transform"),
+        ({"consumer": 5.0}, {"collate": 2.0, "device": 3.0}, "device"),
+        ({"fetch": 6.0}, {"decode": 3.0}, "fetch"),  # bare iteration: the caller does the work itself
+        ({}, {"decode": 9.0}, "decode"),
+        ({"fetch": 0.3}, {"decode": 0.3}, "consumer"),
     ],
 )
 def test_the_bottleneck_and_its_knob(wait_s, busy_s, bottleneck):
@@ -143,7 +146,7 @@ def test_the_bottleneck_and_its_knob(wait_s, busy_s, bottleneck):
 def test_stats_read_well():
     stats = Stats(
         samples=100, batches=10, bytes_downloaded=2_000_000, requests=90, retries=1, hits=30, misses=90, wall_s=4.0,
-        time_to_first_batch=0.25, busy_s={"decode": 1.5, "collate": 0.001},
+        time_to_first_batch=0.25, busy_s={"decode": 1.5, "collate": 0.001}, wait_s={"consumer": 0.1},
     )  # fmt: skip
     assert str(stats).splitlines() == [
         "samples: 100 in 4.00 s (25/s), first batch after 0.25 s",

@@ -5,6 +5,7 @@ def test_the_public_names_are_these():
     assert sds.__all__ == [
         "StreamingDataset",
         "StreamingDataLoader",
+        "BroadcastLoader",
         "World",
         "Batch",
         "SdsError",

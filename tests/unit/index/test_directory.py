@@ -164,3 +164,8 @@ def test_the_same_directory_elsewhere_has_the_same_fingerprint(tmp_path, bucket,
     }
     make(bucket.root, "d/a.jpg", "d/x/b.jpg")
     assert prints == {open_("s3://bucket/d").fingerprint}
+
+
+def test_a_cache_that_lies_in_its_own_source_is_no_sample(tmp_path, open_, keys):
+    root = make(tmp_path / "d", "a.jpg", "cache/objects/ab/0123-4.jpg", "cache/index/old.arrow", "objects/b.jpg")
+    assert keys(open_(root, folder=root / "cache" / "index")) == ["a", "objects/b"]

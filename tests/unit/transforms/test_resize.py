@@ -10,7 +10,7 @@ from PIL import Image
 from sds.errors import DecodeError, OptionError, TransformError
 from sds.testing.media import draw_image
 from sds.transforms import ConvertImageToByteTensor, NormalizeFrames, ReshapeImageAsVideo, ResizeImage
-from sds.transforms.image import crop_to_aspect
+from sds.transforms.geometry import crop_to_aspect
 
 
 def tensor(size: tuple[int, int], number: int = 0) -> torch.Tensor:

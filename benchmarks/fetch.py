@@ -1,0 +1,148 @@
+"""How fast files pass through the fetch server and the disk, beside bare obstore gets in the same run.
+
+    python benchmarks/fetch.py [--files 4000] [--size 50000] [--threads 64] [--rounds 3]
+
+Rows: `bare get` (obstore, threads, nothing written), `bare get+write` (the same, each body to a new file), `cold`
+(through server and disk into an empty cache), `warm` (the same files again). The web server, nginx if there is one, else
+Caddy, shares the machine, so ratios say more than rates. Rounds interleave the rows; medians are printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from sds.fetch import FetchClient, FetchOptions, prefetched
+from sds.testing import HTTPServer
+
+_NGINX = """
+worker_processes 1; pid {run}/nginx.pid; error_log {run}/error.log; daemon off;
+events {{ worker_connections 1024; }}
+http {{
+  access_log off; sendfile on; keepalive_requests 1000000; open_file_cache max=20000;
+  client_body_temp_path {run}; proxy_temp_path {run}; fastcgi_temp_path {run};
+  uwsgi_temp_path {run}; scgi_temp_path {run};
+  server {{ listen 127.0.0.1:{port}; root {root}; }}
+}}
+"""
+
+# obstore runs in a process of its own, as it does in the fetch server: this one has a Link thread and no runtime
+_BARE = """
+import os, queue, sys, threading, time
+import obstore
+from obstore.store import HTTPStore
+base, num_files, num_threads, folder = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+store = HTTPStore(base, client_options={"allow_http": True})
+names = queue.SimpleQueue()
+for i in range(num_files): names.put(f"{i}.bin")
+for _ in range(num_threads): names.put(None)
+threading.excepthook = lambda args: (sys.excepthook(*args[:3]), os._exit(1))
+def work():
+    while (name := names.get()) is not None:
+        data = obstore.get(store, name).buffer()
+        if folder:
+            part = f"{folder}/{name[:-4]}.part"
+            descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+            os.write(descriptor, data)
+            os.close(descriptor)
+            os.rename(part, f"{folder}/{name}")
+threads = [threading.Thread(target=work) for _ in range(num_threads)]
+start = time.perf_counter()
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print(num_files / (time.perf_counter() - start))
+"""
+
+
+@contextlib.contextmanager
+def web_server(root: Path) -> Iterator[str]:
+    """The URL of a web server over a folder."""
+    nginx = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
+    if nginx is None:
+        with HTTPServer(root) as caddy:
+            yield caddy.endpoint
+        return
+    with tempfile.TemporaryDirectory() as run, socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+        probe.close()
+        config = Path(run, "nginx.conf")
+        config.write_text(_NGINX.format(run=run, port=port, root=root))
+        process = subprocess.Popen([nginx, "-c", str(config), "-p", run], stderr=subprocess.DEVNULL)
+        try:
+            for _ in range(100):
+                with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+                    break
+                time.sleep(0.05)
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            process.send_signal(signal.SIGQUIT)
+            process.wait()
+
+
+def bare(url: str, args: argparse.Namespace, folder: str = "") -> float:
+    """Files per second of a plain loop in threads."""
+    command = [sys.executable, "-c", _BARE, url, str(args.files), str(args.threads), folder]
+    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def through_server(url: str, args: argparse.Namespace, dst: str) -> float:
+    """Files per second through server and disk, with the prefetch window of a dataset."""
+    client = FetchClient(FetchOptions(dst=dst, num_connections=args.threads, limit=args.limit))
+    client.head(f"{url}/0.bin")  # the server is up
+    urls = [f"{url}/{i}.bin" for i in range(args.files)]
+    start = time.perf_counter()
+    for _, ticket in prefetched(client, urls, lambda each: [(each, None)], args.ahead):
+        ticket.take()
+        ticket.release()
+    seconds = time.perf_counter() - start
+    client.close()
+    return args.files / seconds
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--files", type=int, default=4000)
+    parser.add_argument("--size", type=int, default=50_000)
+    parser.add_argument("--threads", type=int, default=64)
+    parser.add_argument("--ahead", type=int, default=256)
+    parser.add_argument("--limit", type=int, default=None)
+    parser.add_argument("--rounds", type=int, default=3)
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder, "root")
+        root.mkdir()
+        Path(folder).chmod(0o755)  # nginx's worker may be another user
+        for i in range(args.files):
+            (root / f"{i}.bin").write_bytes(os.urandom(args.size))
+        rates: dict[str, list[float]] = {"bare get": [], "bare get+write": [], "cold": [], "warm": []}
+        with web_server(root) as url:
+            for number in range(args.rounds):
+                written, dst = Path(folder, f"written-{number}"), Path(folder, f"dst-{number}")
+                written.mkdir()
+                rates["bare get"].append(bare(url, args))
+                rates["bare get+write"].append(bare(url, args, str(written)))
+                rates["cold"].append(through_server(url, args, str(dst)))
+                rates["warm"].append(through_server(url, args, str(dst)))
+                shutil.rmtree(written)
+                shutil.rmtree(dst)
+    loop = statistics.median(rates["bare get+write"])
+    for name, found in rates.items():
+        middle = statistics.median(found)
+        spread = f"{min(found):,.0f} to {max(found):,.0f}"
+        print(f"{name:>15}: {middle:7,.0f} files/s ({spread}), {middle / loop:5.0%} of bare get+write")
+
+
+if __name__ == "__main__":
+    main()

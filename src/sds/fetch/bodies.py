@@ -1,0 +1,58 @@
+"""Bodies on their way to the disk: a body of unknown length -> its bytes; bytes -> a new file.
+
+What the disk says is told apart from what the network says: the former is a CacheError, which nobody retries.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+from sds.errors import CacheError, FetchError
+from sds.storage import Body, Buffer
+from sds.units import format_bytes
+from sds.urls import redact
+
+__all__ = ["gather", "write"]
+
+_MAX_UNANNOUNCED = 256 * 2**20
+
+
+def gather(body: Body, url: str) -> tuple[list[Buffer], int]:
+    """Takes a body of unannounced length into memory, to know its size before a byte is written."""
+    chunks: list[Buffer] = []
+    size = 0
+    for chunk in body.chunks:
+        chunks.append(chunk)
+        size += len(chunk)
+        if size > _MAX_UNANNOUNCED:
+            raise FetchError(
+                f"body of unknown length passes {format_bytes(_MAX_UNANNOUNCED)}: {redact(url)}",
+                hint="serve it with a Content-Length header",
+                url=redact(url),
+            )
+    return chunks, size
+
+
+def write(path: str, chunks: Iterable[Buffer]) -> None:
+    """Writes a body to a new file; never through a link, never over a file."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        descriptor = os.open(path, flags, 0o666)
+    except OSError as error:
+        raise _unwritable(path, error) from error
+    try:
+        for chunk in chunks:  # errors of the network come out of here as they are
+            view = memoryview(chunk)
+            while len(view):
+                try:
+                    view = view[os.write(descriptor, view) :]
+                except OSError as error:
+                    raise _unwritable(path, error) from error
+    finally:
+        os.close(descriptor)
+
+
+def _unwritable(path: str, error: OSError) -> CacheError:
+    hint = "free some disk, lower cache_limit below what the disk has, or choose another `dst`"
+    return CacheError(f"cache folder cannot be written: {path}: {error.strerror}", hint=hint)

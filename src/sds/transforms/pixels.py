@@ -1,0 +1,86 @@
+"""Pictures in memory: any kind -> tensor [c, h, w], its memory in order, and resampling with antialiasing.
+
+Every step works in the calling thread alone: pixels are moved by NumPy, because torch's copies spread over its intra-op
+threads and would compete with the loader's decode threads.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn.functional import interpolate
+
+from sds.errors import OptionError
+from sds.transforms import pillow
+from sds.transforms.base import check_choice, check_int, decode_error, require, wrong
+from sds.types import Sample
+
+__all__ = ["INTERPOLATIONS", "check_colour", "check_interpolation", "contiguous", "resample", "to_tensor"]
+
+INTERPOLATIONS = ("bilinear", "bicubic", "lanczos", "nearest")
+
+
+def to_tensor(sample: Sample, field: str) -> torch.Tensor:
+    """The field's picture as a tensor [c, h, w], whatever it is now."""
+    value: Any = require(sample, field)
+    if not isinstance(value, torch.Tensor | np.ndarray) and hasattr(value, "getchannel"):  # a Pillow image
+        try:
+            value = np.array(pillow.to_rgb(value, (255, 255, 255)))  # [h, w, 3]
+        except Exception as error:  # Pillow decodes late, and raises anything
+            raise decode_error(sample, "image", error, field=field) from error
+    if isinstance(value, np.ndarray):
+        value = value[:, :, None] if value.ndim == 2 else value  # [h, w, c]
+        value = torch.from_numpy(np.require(value, requirements=("C", "W"))).movedim(-1, 0)  # [c, h, w]
+    if not isinstance(value, torch.Tensor) or value.ndim != 3 or value.numel() == 0:
+        found = list(value.shape) if isinstance(value, torch.Tensor) else type(value).__name__
+        raise wrong(
+            sample,
+            f"field is not an image [c, h, w]: {field!r} is {found}",
+            hint="decode it first, with DecodeImage for one",
+        )
+    return value
+
+
+def contiguous(image: torch.Tensor) -> torch.Tensor:
+    """The tensor in memory of its own order; NumPy does it in this thread, torch would wake its others."""
+    return image if image.is_contiguous() else torch.from_numpy(np.ascontiguousarray(image.numpy()))
+
+
+def resample(image: torch.Tensor, size: tuple[int, int], mode: str) -> torch.Tensor:
+    """Resizes [c, h, w] to `size`, with antialiasing unless the mode is 'nearest'; the result may not be contiguous."""
+    if tuple(image.shape[1:]) == size:
+        return image
+    # one copy, to memory [h, w, c] without gaps, which is what torch resizes fastest
+    pixels = np.ascontiguousarray(image.permute(1, 2, 0).numpy())  # [h, w, c]
+    batch = torch.from_numpy(pixels[None]).permute(0, 3, 1, 2)  # [1, c, h, w], channels last
+    if mode == "nearest":
+        return interpolate(batch, size, mode="nearest-exact")[0]  # [c, *size]
+    return interpolate(batch, size, mode=mode, antialias=True)[0]  # [c, *size]
+
+
+def check_interpolation(mode: str) -> str:
+    """A mode that this torch has."""
+    check_choice("interpolation_mode", mode, INTERPOLATIONS)
+    if mode == "lanczos":
+        try:
+            interpolate(torch.zeros(1, 1, 2, 2), (1, 1), mode=mode, antialias=True)
+        except (NotImplementedError, RuntimeError, ValueError):
+            raise OptionError(
+                f"interpolation_mode needs a newer torch than {torch.__version__}: {mode!r}",
+                hint="upgrade torch, or choose 'bicubic'",
+            ) from None
+    return mode
+
+
+def check_colour(option: str, colour: tuple[int, int, int]) -> tuple[int, int, int]:
+    """Red, green and blue from 0 to 255."""
+    hint = "give red, green and blue from 0 to 255, such as (255, 255, 255)"
+    try:
+        red, green, blue = (check_int(option, part, minimum=0) for part in colour)
+    except (TypeError, ValueError):
+        raise OptionError(f"{option} is not a colour: {colour!r}", hint=hint) from None
+    if max(red, green, blue) > 255:
+        raise OptionError(f"{option} is not a colour: {colour!r}", hint=hint)
+    return red, green, blue

@@ -1,0 +1,81 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import sds
+from sds import cli
+from sds.errors import SourceError
+
+SDS = Path(sys.executable).with_name("sds")
+
+
+@pytest.fixture
+def failing(monkeypatch):
+    """`sds` whose command fails with an error of ours."""
+
+    def fail():
+        raise SourceError("nothing is here: s3://x", hint="look elsewhere")
+
+    monkeypatch.setattr(cli, "app", fail)
+
+
+def test_version():
+    result = CliRunner().invoke(cli.app, ["--version"])
+    assert (result.exit_code, result.stdout) == (0, f"sds {sds.__version__}\n")
+
+
+@pytest.mark.parametrize("words", [["--help"], ["-h"], ["demo", "--help"]])
+def test_help_has_examples(words):
+    result = CliRunner().invoke(cli.app, words)
+    assert result.exit_code == 0
+    assert "sds demo" in result.stdout
+
+
+@pytest.mark.parametrize("words", [[], ["nothing"], ["demo", "--images", "3"], ["demo", "--batch-size", "many"]])
+def test_wrong_usage_is_2(words):
+    assert CliRunner().invoke(cli.app, words).exit_code == 2
+
+
+def test_an_error_of_ours_is_a_message_with_a_hint(failing, capsys, monkeypatch):
+    monkeypatch.delenv("SDS_LOG_LEVEL", raising=False)
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 1
+    out, err = capsys.readouterr()
+    assert (out, err) == ("", "error: nothing is here: s3://x\nhint: look elsewhere\n")
+
+
+def test_debug_shows_the_traceback(failing, monkeypatch):
+    monkeypatch.setenv("SDS_LOG_LEVEL", "debug")
+    with pytest.raises(SourceError):
+        cli.main()
+
+
+def test_an_interrupt_is_130(monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("sds.cli.demo._open_shop", interrupted)
+    assert CliRunner().invoke(cli.app, ["demo"]).exit_code == 130
+
+
+def test_the_command_starts_without_torch_and_arrow():
+    code = "import sys; import sds.cli; print([m for m in ('torch', 'pyarrow', 'duckdb', 'numpy') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "[]\n"
+
+
+def test_the_command_is_installed():
+    done = subprocess.run([SDS, "--version"], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, f"sds {sds.__version__}\n")
+
+
+def test_a_level_that_is_none_is_told():
+    done = subprocess.run([SDS, "--version"], capture_output=True, text=True, timeout=60, env={"SDS_LOG_LEVEL": "loud"})
+    assert done.returncode == 1
+    assert (
+        done.stderr == "error: SDS_LOG_LEVEL is unknown: 'loud'\nhint: one of debug, info, warning, error, critical\n"
+    )

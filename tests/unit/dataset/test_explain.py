@@ -1,0 +1,65 @@
+"""explain() says what will happen, a fact a line."""
+
+from __future__ import annotations
+
+import pytest
+
+import sds
+import texts
+
+
+def lines(dataset: sds.StreamingDataset) -> dict[str, str]:
+    return dict(line.split(": ", 1) for line in dataset.explain().splitlines())
+
+
+def test_a_plain_folder(make, source):
+    told = lines(make())
+    assert told["source"].startswith(str(source)) and "40 sample files" in told["source"]
+    assert told["rows"] == "40 of 40 at the source"
+    assert told["download"] == "['txt']"
+    assert told["shuffle"].startswith("none")
+    assert told["partition"].startswith("rank 0 of 1: 40 samples")
+    assert "limit 10 GB" in told["cache"] and "policy keep" in told["cache"]
+    assert "query" not in told and "left out" not in told and "max_size" not in told
+
+
+def test_query_limits_shuffle_and_ranks(make):
+    told = lines(
+        make(
+            sql_query="SELECT * FROM dataframe WHERE index < '020'",
+            max_size=15,
+            shuffle_seed=7,
+            cache_limit=None,
+            world=sds.World(1, 4),
+        )
+    )
+    assert told["rows"] == "15 of 40 at the source"
+    assert told["query"].startswith("20 rows (50.0%): SELECT")
+    assert told["max_size"] == "15"
+    assert "global, seed 7" in told["shuffle"]
+    assert told["partition"].startswith("rank 1 of 4: 4 samples")
+    assert "no limit" in told["cache"]
+
+
+def test_rows_without_a_file_are_counted(make, tmp_path, source):
+    (tmp_path / "index.csv").write_text(f"index,url\na,{source}/000.txt\nb,\nc,{source}/002.txt\n")
+    dataset = make(src=tmp_path / "index.csv", columns_to_download=["url"])
+    assert texts.keys(dataset) == ["a", "c"]
+    assert lines(dataset)["left out"].startswith("1 row")
+    kept = make(src=tmp_path / "index.csv", columns_to_download=["url"], allow_missing_columns=True)
+    assert texts.keys(kept) == ["a", "b", "c"]
+    assert kept[1]["url"] is None
+
+
+def test_metadata_only(make):
+    assert lines(make(columns_to_download=[]))["download"] == "nothing (metadata only)"
+
+
+@pytest.mark.parametrize("secret", ["user:hunter2@", ""])
+def test_no_secret_is_shown(make, secret, http_server, new_name):
+    folder = new_name()
+    http_server.put(f"{folder}/index.csv", b"index,n\na,1\n")
+    url = http_server.url(f"{folder}/index.csv").replace("http://", f"http://{secret}") + "?token=hunter3"
+    dataset = make(src=url, columns_to_download=[])
+    assert "hunter" not in lines(dataset)["source"]
+    assert "hunter" not in repr(dataset)

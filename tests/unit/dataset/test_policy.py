@@ -1,0 +1,150 @@
+"""Failures are counted, never swallowed: budgets, the quarantine, and what TooManyFailures says."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from sds.dataset.options import FailureOptions
+from sds.dataset.policy import FailurePolicy
+from sds.errors import DecodeError, FetchError, TooManyFailures
+from sds.events import Tally
+from sds.types import Row
+
+
+def policy(max_failures: float = 0.1, **options) -> FailurePolicy:
+    return FailurePolicy(FailureOptions(max_failures=max_failures, **options), Tally())
+
+
+def fail(policy: FailurePolicy, number: int = 1, first: int = 0) -> None:
+    for i in range(first, first + number):
+        policy.failed(Row(i, f"k{i}", {}), DecodeError(f"broken {i}", url=f"u{i}", stage="decode"))
+
+
+def succeed(policy: FailurePolicy, number: int) -> None:
+    for _ in range(number):
+        policy.succeeded()
+
+
+class TestACount:
+    @pytest.mark.parametrize("budget", [0, 1, 5, 20])
+    def test_allows_so_many_and_not_one_more(self, budget):
+        counted = policy(budget)
+        fail(counted, budget)
+        with pytest.raises(TooManyFailures, match=rf"{budget + 1} of {budget + 1} \(max_failures={budget}\)"):
+            fail(counted, first=budget)
+
+
+class TestAShare:
+    def test_means_nothing_before_the_50th_attempt(self):
+        shared = policy(0.1)
+        succeed(shared, 30)
+        fail(shared, 19)
+
+    def test_is_held_from_the_50th_on(self):
+        shared = policy(0.1)
+        succeed(shared, 44)
+        fail(shared, 5)
+        with pytest.raises(TooManyFailures, match="6 of 50"):
+            fail(shared, first=5)
+
+    def test_is_of_all_attempts(self):
+        shared = policy(0.1)
+        succeed(shared, 900)
+        fail(shared, 100)
+        with pytest.raises(TooManyFailures, match="101 of 1001"):
+            fail(shared, first=100)
+
+    def test_the_first_eight_all_failing_end_at_once(self):
+        shared = policy(1.0)
+        fail(shared, 7)
+        with pytest.raises(TooManyFailures, match="8 of 8"):
+            fail(shared, first=7)
+
+    def test_one_success_among_the_first_eight_is_enough(self):
+        shared = policy(1.0)
+        fail(shared, 7)
+        succeed(shared, 1)
+        fail(shared, 100, first=7)
+
+
+def test_too_many_failures_says_which_was_first_and_why():
+    counted = policy(1)
+    first = DecodeError("broken 0", url="u0", stage="decode")
+    counted.failed(Row(0, "k0", {}), first)
+    with pytest.raises(TooManyFailures) as caught:
+        fail(counted, first=1)
+    error = caught.value
+    assert error.__cause__ is first
+    assert (error.key, error.url, error.stage) == ("k0", "u0", "decode")
+    assert "broken 0" in error.message
+    assert "quarantine" in error.hint
+
+
+def test_the_quarantine_has_key_row_url_stage_and_reason():
+    counted = policy(5)
+    fail(counted, 2)
+    failures = counted.quarantine()
+    assert [(f.key, f.row_id, f.url, f.stage, f.reason) for f in failures] == [
+        ("k0", 0, "u0", "decode", "broken 0"),
+        ("k1", 1, "u1", "decode", "broken 1"),
+    ]
+    failures.clear()
+    assert len(counted.quarantine()) == 2, "it gives copies"
+
+
+def test_raise_raises_what_happened_and_counts_nothing():
+    error = FetchError("gone")
+    strict = policy(on_error="raise")
+    with pytest.raises(FetchError) as caught:
+        strict.failed(Row(0, "k0", {}), error)
+    assert caught.value is error
+    assert strict.quarantine() == []
+
+
+def test_an_epoch_in_which_everything_failed_is_an_error():
+    shared = policy(1.0)
+    shared.end_of_epoch()
+    fail(shared, 3)
+    with pytest.raises(TooManyFailures, match="3 of 3"):
+        shared.end_of_epoch()
+    succeed(shared, 1)
+    shared.end_of_epoch()
+
+
+def test_what_a_worker_counted_is_counted_once_in_the_main_process():
+    worker, main = policy(3), policy(3)
+    fail(worker, 2)
+    succeed(worker, 5)
+    main.record(*worker.drain())
+    main.record(*worker.drain())
+    fail(worker, first=2)
+    main.record(*worker.drain())
+    main.check()
+    assert main.quarantine() == worker.quarantine()
+    fail(main, 0)
+    with pytest.raises(TooManyFailures, match="4 of 9") as caught:
+        fail(main, first=3)
+    assert isinstance(caught.value.__cause__, DecodeError), "the first cause came along"
+
+
+@pytest.mark.parametrize(
+    ("options", "level", "with_traceback"),
+    [
+        ({}, "DEBUG", False),
+        ({"print_exceptions": True}, "WARNING", False),
+        ({"print_traceback": True}, "WARNING", True),
+    ],
+)
+def test_failures_are_logged_as_asked(caplog, options, level, with_traceback):
+    with caplog.at_level(logging.DEBUG, logger="sds"):
+        logging.getLogger("sds").addHandler(caplog.handler)
+        try:
+            fail(policy(5, **options))
+        finally:
+            logging.getLogger("sds").removeHandler(caplog.handler)
+    record = caplog.records[0]
+    assert record.levelname == level
+    assert "k0" in record.message and "broken 0" in record.message
+    assert bool(record.exc_info) == with_traceback

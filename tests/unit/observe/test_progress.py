@@ -1,0 +1,54 @@
+import io
+
+from sds.observe import ProgressBar, progress
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_items_go_through_unchanged_in_order():
+    assert list(ProgressBar(range(7), stream=io.StringIO())) == list(range(7))
+    assert list(ProgressBar(range(7), stream=Terminal())) == list(range(7))
+
+
+def test_without_a_terminal_it_is_a_line_at_the_end():
+    stream = io.StringIO()
+    bar = ProgressBar(range(3), "epoch 1", stream=stream)
+    for number in bar:
+        bar.note(f"loss {number}")
+    (line,) = stream.getvalue().splitlines()
+    assert line.startswith("epoch 1: 3/3 batches, ")
+    assert line.endswith("/s, loss 2")
+
+
+def test_without_a_terminal_a_long_wait_is_told(monkeypatch):
+    monkeypatch.setattr(progress, "_LINE_EVERY_S", 0.0)
+    stream = io.StringIO()
+    assert len(ProgressBar(range(3), stream=stream)) == len(list(ProgressBar(range(3), stream=stream)))
+    assert len(stream.getvalue().splitlines()) == 3
+
+
+def test_on_a_terminal_it_moves_and_shows_the_note():
+    stream = Terminal()
+    bar = ProgressBar(range(3), "epoch 1", unit="steps", stream=stream)
+    for _ in bar:
+        bar.note("loss [0.5]")
+    assert "epoch 1" in stream.getvalue()
+    assert "3/3" in stream.getvalue()
+    assert "loss [0.5]" in stream.getvalue()
+
+
+def test_breaking_off_restores_the_terminal():
+    stream = Terminal()
+    items = iter(ProgressBar(range(3), stream=stream))
+    next(items)
+    items.close()
+    assert stream.getvalue().rstrip().endswith("\x1b[?25h") or "\x1b[?25l" not in stream.getvalue()
+
+
+def test_an_empty_loader_shows_nothing():
+    stream = io.StringIO()
+    assert list(ProgressBar([], stream=stream)) == []
+    assert stream.getvalue() == ""
