@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 DEMO := $(VENV)/.demo
 AZURITE := $(VENV)/.azurite
 
-.PHONY: demo test setup azurite lint unit integration docs-test clean
+.PHONY: demo test setup azurite lint unit integration docs-test soak bench-media fuzz-media reference clean
 
 demo: $(DEMO)
 	$(BIN)/sds demo
@@ -52,6 +52,21 @@ integration: $(READY) $(AZURITE)
 
 docs-test: $(READY)
 	$(BIN)/python -m pytest tests/docs -n 2 -q
+
+# what takes too long for every change: many more seeds, killed and gone on with
+soak: $(READY) $(AZURITE)
+	$(BIN)/python -m pytest tests -m soak -q
+
+bench-media: $(READY)
+	$(BIN)/python benchmarks/images.py
+
+# 10,000 broken files of each kind
+fuzz-media: $(READY)
+	SDS_FUZZ_FILES=10000 $(BIN)/python -m pytest tests/integration/test_media_*.py -k broken -q
+
+# pages that are made of docstrings
+reference: $(READY)
+	SDS_UPDATE_DOCS=1 $(BIN)/python -m pytest tests/docs/test_pages.py -k docstrings -q
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

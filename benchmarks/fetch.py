@@ -3,8 +3,9 @@
     python benchmarks/fetch.py [--files 4000] [--size 50000] [--threads 64] [--rounds 3]
 
 Rows: `bare get` (obstore, threads, nothing written), `bare get+write` (the same, each body to a new file), `cold`
-(through server and disk into an empty cache), `warm` (the same files again). The web server, nginx if there is one, else
-Caddy, shares the machine, so ratios say more than rates. Rounds interleave the rows; medians are printed.
+(through server and disk into an empty cache), `warm` (the same files again). The web server, nginx if there is one,
+else Caddy, shares the machine, so ratios say more than rates; where others work too, CPU time per file (client and
+fetch server together) says most. Rounds interleave the rows; medians are printed. TMPDIR=/dev/shm leaves the disk out.
 """
 
 from __future__ import annotations
@@ -23,14 +24,16 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
+
 from sds.fetch import FetchClient, FetchOptions, prefetched
 from sds.testing import HTTPServer
 
 _NGINX = """
-worker_processes 1; pid {run}/nginx.pid; error_log {run}/error.log; daemon off;
+worker_processes 1; worker_rlimit_nofile 65536; pid {run}/nginx.pid; error_log {run}/error.log; daemon off;
 events {{ worker_connections 1024; }}
 http {{
-  access_log off; sendfile on; keepalive_requests 1000000; open_file_cache max=20000;
+  access_log off; sendfile on; keepalive_requests 1000000; open_file_cache max=10000;
   client_body_temp_path {run}; proxy_temp_path {run}; fastcgi_temp_path {run};
   uwsgi_temp_path {run}; scgi_temp_path {run};
   server {{ listen 127.0.0.1:{port}; root {root}; }}
@@ -61,7 +64,7 @@ threads = [threading.Thread(target=work) for _ in range(num_threads)]
 start = time.perf_counter()
 for thread in threads: thread.start()
 for thread in threads: thread.join()
-print(num_files / (time.perf_counter() - start))
+print(num_files / (time.perf_counter() - start), 1e6 * time.process_time() / num_files)
 """
 
 
@@ -91,24 +94,33 @@ def web_server(root: Path) -> Iterator[str]:
             process.wait()
 
 
-def bare(url: str, args: argparse.Namespace, folder: str = "") -> float:
-    """Files per second of a plain loop in threads."""
+def bare(url: str, args: argparse.Namespace, folder: str = "") -> tuple[float, float]:
+    """Files per second of a plain loop in threads, and CPU microseconds per file."""
     command = [sys.executable, "-c", _BARE, url, str(args.files), str(args.threads), folder]
-    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    rate, cpu_us = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+    return float(rate), float(cpu_us)
 
 
-def through_server(url: str, args: argparse.Namespace, dst: str) -> float:
-    """Files per second through server and disk, with the prefetch window of a dataset."""
+def cpu_s(pid: int) -> float:
+    times = psutil.Process(pid).cpu_times()
+    return float(times.user + times.system)
+
+
+def through_server(url: str, args: argparse.Namespace, dst: str) -> tuple[float, float]:
+    """Files per second through server and disk, with the prefetch window of a dataset; CPU microseconds per file."""
     client = FetchClient(FetchOptions(dst=dst, num_connections=args.threads, limit=args.limit))
     client.head(f"{url}/0.bin")  # the server is up
     urls = [f"{url}/{i}.bin" for i in range(args.files)]
+    pids = [os.getpid(), *(each.pid for each in psutil.Process().children() if "sds.fetch.server" in each.cmdline())]
+    before = sum(map(cpu_s, pids))
     start = time.perf_counter()
     for _, ticket in prefetched(client, urls, lambda each: [(each, None)], args.ahead):
         ticket.take()
         ticket.release()
     seconds = time.perf_counter() - start
+    cpu_us = 1e6 * (sum(map(cpu_s, pids)) - before) / args.files
     client.close()
-    return args.files / seconds
+    return args.files / seconds, cpu_us
 
 
 def main() -> None:
@@ -126,7 +138,7 @@ def main() -> None:
         Path(folder).chmod(0o755)  # nginx's worker may be another user
         for i in range(args.files):
             (root / f"{i}.bin").write_bytes(os.urandom(args.size))
-        rates: dict[str, list[float]] = {"bare get": [], "bare get+write": [], "cold": [], "warm": []}
+        rates: dict[str, list[tuple[float, float]]] = {"bare get": [], "bare get+write": [], "cold": [], "warm": []}
         with web_server(root) as url:
             for number in range(args.rounds):
                 written, dst = Path(folder, f"written-{number}"), Path(folder, f"dst-{number}")
@@ -137,11 +149,12 @@ def main() -> None:
                 rates["warm"].append(through_server(url, args, str(dst)))
                 shutil.rmtree(written)
                 shutil.rmtree(dst)
-    loop = statistics.median(rates["bare get+write"])
+    loop = statistics.median(rate for rate, _ in rates["bare get+write"])
     for name, found in rates.items():
-        middle = statistics.median(found)
-        spread = f"{min(found):,.0f} to {max(found):,.0f}"
-        print(f"{name:>15}: {middle:7,.0f} files/s ({spread}), {middle / loop:5.0%} of bare get+write")
+        middle, cpu_us = (statistics.median(column) for column in zip(*found, strict=True))
+        spread = f"{min(found)[0]:,.0f} to {max(found)[0]:,.0f}"
+        of_loop = f"{middle / loop:5.0%} of bare get+write"
+        print(f"{name:>15}: {middle:7,.0f} files/s ({spread}), {of_loop}, {cpu_us:4.0f} us CPU per file")
 
 
 if __name__ == "__main__":

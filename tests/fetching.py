@@ -1,4 +1,4 @@
-"""What the tests of the fetch room share: objects whose bytes follow from their names, client processes, disk samples."""
+"""What the tests of the fetch room share: objects whose bytes follow from their names, clients, samples of a disk."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from typing_extensions import Self
 
 from sds.testing import HTTPServer
 
@@ -59,6 +60,11 @@ def result(process: subprocess.Popen[str], timeout_s: float = 60.0) -> Any:
     out, err = process.communicate(timeout=timeout_s)
     assert process.returncode == 0, err
     return json.loads(out.splitlines()[-1])
+
+
+def say(text: str) -> None:
+    """Shows a figure to whoever runs the tests with -s."""
+    sys.stdout.write(f"\n{text}\n")
 
 
 def server_pids(dst: Path) -> list[int]:
@@ -136,7 +142,7 @@ class Watch:
             before = now
             time.sleep(0.001)
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 
@@ -210,7 +216,7 @@ class RawServer:
         else:
             connection.close()
 
-    def __enter__(self) -> RawServer:
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 

@@ -242,6 +242,13 @@ def test_killed_at_any_moment_and_gone_on_with_on_other_ranks(gangs, tmp_path):
         go_through(gangs, tmp_path / str(seed), seed)
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_killed_at_any_moment_many_times(gangs, tmp_path):
+    for seed in range(100, 300):
+        go_through(gangs, tmp_path / str(seed), seed)
+
+
 def go_through(gangs, folder, seed):
     folder.mkdir()
     draw = random.Random(seed)

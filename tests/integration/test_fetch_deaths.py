@@ -57,7 +57,9 @@ def test_the_server_is_killed_ten_times(dst: Path, urls: list[str]) -> None:
             assert take_all(client, urls) == len(urls)
             rounds += 1
     assert take_all(client, urls) == len(urls)
-    print(f"\n{len(killed)} servers killed in {rounds} rounds of {len(urls)}; most on disk {watch.most} of {30 * SIZE}")
+    fetching.say(
+        f"{len(killed)} servers killed in {rounds} rounds of {len(urls)}; most on disk {watch.most} of {30 * SIZE}"
+    )
     assert watch.most <= 30 * SIZE
     assert [os.stat(path).st_ino for path in paths] == inodes  # what was held stayed, the same file
     assert all(fetching.is_right(path, url, SIZE) for path, url in zip(paths, urls, strict=False))

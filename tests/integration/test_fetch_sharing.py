@@ -79,8 +79,8 @@ def test_eight_processes_never_pass_the_limit(
         total.update(each)
     asked = sum(request.path.startswith(f"/{folder}/") for request in http_server.request_log())
     resident = len(fetching.scan(dst))
-    print(
-        f"\n{kind}: most on disk {watch.most} of {limit} in {watch.num_samples} samples; {total['misses']} downloads, "
+    fetching.say(
+        f"{kind}: most on disk {watch.most} of {limit} in {watch.num_samples} samples; {total['misses']} downloads, "
         f"{asked} requests, {total['hits']} hits, {total['evictions']} evictions, {resident} resident"
     )
     assert watch.num_samples > 50
@@ -106,7 +106,7 @@ def test_one_object_per_client_and_windows_beyond_the_limit(
             for seed in range(4)
         ]
         results = [fetching.result(process) for process in processes]
-    print(f"\n4 clients, room for 4, 30 ahead: {time.monotonic() - started:.1f} s, most on disk {watch.most}")
+    fetching.say(f"4 clients, room for 4, 30 ahead: {time.monotonic() - started:.1f} s, most on disk {watch.most}")
     assert sum(each["wrong"] for each in results) == 0
     assert watch.most <= 40_000
 
@@ -145,7 +145,7 @@ def test_who_holds_everything_makes_the_others_fail_in_the_end(
 
 
 def test_what_is_only_prefetched_is_given_back(http_server: HTTPServer, dst: Path, new_name: Callable[[], str]) -> None:
-    """A client that has prefetched everything and then does nothing is no obstacle, and gets its files when it goes on."""
+    """A client that prefetched everything and then does nothing is no obstacle, and gets its files when it goes on."""
     urls = fetching.publish(http_server, new_name(), [10_000] * 6)
     idle = FetchClient(FetchOptions(dst=str(dst), limit=30_000))
     waiting = idle.submit([[(url, None)] for url in urls[:3]])

@@ -7,6 +7,8 @@ import statistics
 import time
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
@@ -382,6 +384,29 @@ def test_an_appended_index_in_order_goes_on_with_what_was_appended(make, tmp_pat
     appended = make(src=write_index(tmp_path / "other.csv", ROWS + 5), shuffle_seed=None)
     appended.load_state_dict(state, strict=False)
     assert keys_of(appended) == [f"{i:03}" for i in range(4, ROWS + 5)]
+
+
+def test_going_on_near_the_end_of_a_large_index_is_as_fast_as_beginning(tmp_path):
+    """2M rows here; benchmarks/resume.py measures 100M."""
+    num_rows = 2_000_000
+    table = pa.table({"label": np.arange(num_rows, dtype=np.int32)})
+    pq.write_table(table, tmp_path / "rows.parquet", row_group_size=250_000)
+
+    def first_batch(position):
+        start = time.perf_counter()
+        ds = sds.StreamingDataset(tmp_path / "rows.parquet", tmp_path / "cache", columns_to_download=[], shuffle_seed=7)
+        with ds, sds.StreamingDataLoader(ds, 256) as loader:
+            if position:
+                loader.load_state_dict({**ds.state_dict(), "position": position})
+            batch = next(iter(loader))
+            seconds = time.perf_counter() - start
+        assert batch["label"].tolist() == ds.plan.rows(0, position, position + 256).tolist()
+        return seconds
+
+    first_batch(0)  # whatever is built once is built
+    times = [(first_batch(0), first_batch(num_rows * 9 // 10)) for _ in range(7)]  # by turns: the machine drifts
+    from_start, from_90 = (min(each) for each in zip(*times, strict=True))
+    assert from_90 < 1.2 * from_start + 0.01, f"{from_90:.3f} s against {from_start:.3f} s"
 
 
 # ---- randomness belongs to the sample ------------------------------------------------------------------------------

@@ -51,7 +51,7 @@ def test_workers_of_every_kind_read_the_same(source, s3, tmp_path, method, used)
         if used:
             assert ds[3]["content"] == content(3)
             assert [sample["__sample_key__"] for sample in ds[5:8]] == ["005", "006", "007"]
-            assert len([sample for sample in ds]) == ROWS
+            assert len(list(ds)) == ROWS
             iterator = iter(ds)
             next(iterator)  # and one iteration is still going on, with files on the way
             ds.set_epoch(0)
@@ -59,9 +59,10 @@ def test_workers_of_every_kind_read_the_same(source, s3, tmp_path, method, used)
             batches = list(loader)
         assert [int(key) for batch in batches for key in sample_keys(batch)] == order
         assert [data for batch in batches for data in batch["content"]] == [content(i) for i in order]
-        ds.set_epoch(0)
-        plain = DataLoader(ds, 4, num_workers=1, multiprocessing_context=method)
-        assert [int(key) for batch in plain for key in sample_keys(batch)] == order
+        if method == "fork" or not used:
+            ds.set_epoch(0)
+            plain = DataLoader(ds, 4, num_workers=1, multiprocessing_context=method)
+            assert [int(key) for batch in plain for key in sample_keys(batch)] == order
         assert ds[3]["content"] == content(3), "and the parent goes on"
         if used:
             iterator.close()

@@ -92,11 +92,11 @@ class Pipeline:
     def _collect_files(self, job: Job) -> None:
         values, versions = job.row.values, job.row.versions or {}
         # a file that a pre-download transform gave another name is fetched under that name
-        gone = {values.get(column): column for column in self.index.columns_to_download if column not in job.sample}
         origins = {column: column for column in self.index.columns_to_download}
-        for field, value in job.sample.items() if gone else ():
-            if field not in values and isinstance(value, str) and value in gone:
-                origins[field] = gone[value]
+        if gone := {values[each]: each for each in origins if each not in job.sample and _is_text(values.get(each))}:
+            for field, value in job.sample.items():
+                if field not in values and _is_text(value) and value in gone:
+                    origins[field] = gone[value]
         for column, origin in origins.items():
             url = job.sample.get(column)
             if url is None:
@@ -153,6 +153,10 @@ class Pipeline:
         finally:
             self.tally.add_busy(getattr(transform, "stage", "transform"), start, subject=row.key)
         return result
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
 
 
 def _told(error: SdsError, row: Row) -> SdsError:

@@ -202,6 +202,8 @@ class Cache:
                     found.append((facts.st_mtime, Entry(match[1], path, facts.st_size)))
                 elif (match is not None or _PART.fullmatch(name)) and not _unlink(path):
                     self.used += facts.st_size  # it stays, and takes its room
+        except CacheError:  # which is an OSError too
+            raise
         except OSError as error:
             raise _unusable(self.folder, error) from error
         for _, entry in sorted(found, key=lambda item: item[0]):

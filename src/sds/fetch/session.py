@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Session", "Ticket"]
 
+_MAX_READ = p.MAX_FRAME - 2**20
+
 
 class Ticket:
     """One Get of one session: which of its files are here, and what they took."""
@@ -150,7 +152,8 @@ class Session:
             self._release([ticket.id])
         else:
             self._count(ticket, sum(entry.size for entry in ticket.entries if entry))
-            self.begin_deferred()
+            if self._deferred:
+                self.begin_deferred()
 
     def _count(self, ticket: Ticket, num_bytes: int) -> None:
         self._num_bytes += num_bytes - ticket.num_bytes
@@ -181,7 +184,8 @@ class Session:
         self.post(p.Welcome(os.getpid(), self._server.welcome(self)))
 
     def _get(self, request: p.Get) -> None:
-        self._release([request.id])  # an id that is in use is asked for anew
+        if request.id in self.tickets or request.id in self._deferred:
+            self._release([request.id])  # it is asked for anew
         if self._deferred or not self._has_room(request):
             self._deferred[request.id] = request
             self.post(p.Later(request.id))
@@ -194,8 +198,9 @@ class Session:
         Without shares, files that one client only prefetched would keep out those that another one needs now.
         """
         share = self._server.share
-        expected = len(request.files) * self._server.flights.usual_size
-        return share is None or not self.tickets or self._num_bytes + expected <= share
+        if share is None or not self.tickets:
+            return True
+        return self._num_bytes + len(request.files) * self._server.flights.usual_size <= share
 
     def begin_deferred(self) -> None:
         """Begins what was put off, as far as there is room now. Under the server's lock."""
@@ -272,14 +277,17 @@ class Session:
 
 
 def _taken(outbox: deque[p.Reply]) -> list[p.Reply]:
+    """What goes into the next frame: all there is, but of the large messages only one."""
     messages: list[p.Reply] = []
     while outbox:  # only the thread that sends takes out
         messages.append(outbox.popleft())
+        if isinstance(messages[-1], p.Parts | p.Listing):
+            break
     return messages
 
 
 def _frame(messages: list[p.Reply]) -> bytes:
-    """The messages as one frame; if one of them is too large, its place is taken by an error that says so."""
+    """The messages as one frame; what cannot be said, or is too large, is replaced by an error that tells so."""
     try:
         return p.encode(messages)
     except FetchError:
@@ -287,21 +295,22 @@ def _frame(messages: list[p.Reply]) -> bytes:
 
 
 def _sayable(message: p.Reply) -> p.Reply:
-    if isinstance(message, p.Welcome | p.Trim):
-        return message
     try:
-        if len(p.encode([message])) < p.MAX_FRAME // 8:
-            return message
-        hint = "read in smaller ranges, or list a folder further down"
-        return p.Failed.of(message.id, FetchError("answer is too large for one message", hint=hint))
+        p.encode([message])
     except FetchError as error:
-        return p.Failed.of(message.id, error)
+        if not isinstance(message, p.Welcome | p.Trim):
+            hint = "read in smaller ranges, or list a folder further down"
+            return p.Failed.of(message.id, FetchError(error.message, hint=hint))
+    return message
 
 
 def _reader(request: p.Read) -> Callable[[Store, str], list[bytes]]:
     def read(store: Store, key: str) -> list[bytes]:
         if request.ranges is None:
-            return [b"".join(bytes(chunk) for chunk in store.open(key).chunks)]
+            body = store.open(key)
+            if body.size is not None and body.size > _MAX_READ:
+                raise FetchError(f"object is too large to be read whole: {body.size} bytes", hint="read it in ranges")
+            return [b"".join(bytes(chunk) for chunk in body.chunks)]
         return [bytes(part) for part in store.read(key, request.ranges)]
 
     return read

@@ -21,7 +21,7 @@ from sds.dataset.leases import Leases
 from sds.dataset.options import check_choice, check_count, check_flag, check_world
 from sds.dataset.shared import SharedBlock
 from sds.dataset.streaming import INFINITE
-from sds.errors import OptionError
+from sds.errors import OptionError, SdsError
 from sds.events import Stats
 from sds.loader.collate import collate
 from sds.loader.steps import step_jobs
@@ -181,7 +181,7 @@ class StreamingDataLoader:
         envelopes = iter(self._workers)
         stay = False
         try:
-            for envelope in envelopes:
+            for envelope in _received(envelopes):
                 tally.merge(envelope.counts)
                 policy.record(envelope.failures, envelope.num_attempts, envelope.first)
                 if envelope.error is not None:
@@ -251,6 +251,17 @@ class StreamingDataLoader:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _received(envelopes: Iterator[Envelope]) -> Iterator[Envelope]:
+    """What workers send; torch has words for a worker's death, but not for one in the middle of a batch."""
+    try:
+        yield from envelopes
+    except (EOFError, OSError) as error:
+        raise SdsError(
+            f"a worker process died while it sent a batch: {error!r}",
+            hint="was it killed, for want of memory? the loader goes on from its state_dict()",
+        ) from error
 
 
 def _can_pin() -> bool:

@@ -35,7 +35,6 @@ EPOCH, POSITION = 0, 1
 class Envelope(msgspec.Struct):
     """One step from a worker."""
 
-    number: int
     batch: Any
     num_samples: int
     error: SdsError | None
@@ -90,6 +89,12 @@ class StepStream(IterableDataset[Envelope]):
         self._num_held = num_held
 
     def __iter__(self) -> Iterator[Envelope]:
+        try:
+            yield from self._steps()
+        except Exception as error:  # noqa: BLE001 (a process boundary: the main process raises it)
+            yield self._envelope(None, 0, error)
+
+    def _steps(self) -> Iterator[Envelope]:
         worker, num_workers = worker_identity()
         dataset = self._dataset
         delivery = dataset.delivery
@@ -107,20 +112,19 @@ class StepStream(IterableDataset[Envelope]):
                     for job, ticket in step.slots:
                         samples += delivery.fill(job, ticket, held)
                     made = finish_step(delivery, step, samples, held, self._collate)
-                except Exception as error:  # noqa: BLE001 (a process boundary: the main process raises it)
+                except BaseException:
                     for ticket in [*(ticket for _, ticket in step.slots), *held]:
                         ticket.release()
-                    yield self._envelope(step.number, None, 0, error)
-                    return
+                    raise
                 leases.hold(held)
-                yield self._envelope(step.number, made.batch, made.num_samples, None)
+                yield self._envelope(made.batch, made.num_samples)
             while True:  # torch asks ahead of the caller; nobody takes these
-                yield self._envelope(len(todo), None, 0, None)
+                yield self._envelope(None, 0)
         finally:
             jobs.close()  # type: ignore[attr-defined]  # a generator
             leases.release()
 
-    def _envelope(self, number: int, batch: Any, num_samples: int, error: Exception | None) -> Envelope:
+    def _envelope(self, batch: Any, num_samples: int, error: Exception | None = None) -> Envelope:
         delivery = self._dataset.delivery
         failures, num_attempts, first = delivery.policy.drain()
         counts = delivery.tally.drain()
@@ -129,4 +133,4 @@ class StepStream(IterableDataset[Envelope]):
             error = TransformError(
                 f"step failed: {error!r}", hint="look at collate_fn and the transforms", stage="collate"
             )
-        return Envelope(number, batch, num_samples, error, trace, counts, failures, num_attempts, first)
+        return Envelope(batch, num_samples, error, trace, counts, failures, num_attempts, first)

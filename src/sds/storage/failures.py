@@ -23,6 +23,7 @@ T = TypeVar("T")
 
 _STATUS = re.compile(r"status code: (\d{3})")
 _URL = re.compile(r"\bhttps?://\S+")
+_TIMEOUT = re.compile(r"timed? ?out", re.IGNORECASE)  # obstore says it only in the dump
 _MAX_PAUSE_S = 5.0
 
 
@@ -30,7 +31,8 @@ def translate(error: Exception, url: str) -> tuple[SdsError, bool]:
     """Our error for a foreign one, and whether the request may be tried again."""
     url = redact(url)
     # obstore appends a debug dump; its first paragraph has the cause. A signed URL inside it would leak its signature.
-    cause = _URL.sub(lambda m: redact(m[0]), str(error).split("\n\nDebug source")[0].strip())
+    whole = str(error)
+    cause = _URL.sub(lambda m: redact(m[0]), whole.split("\n\nDebug source")[0].strip())
     if isinstance(error, SdsError):
         return error, isinstance(error, FetchTimeout | IntegrityError)
     if isinstance(error, FileNotFoundError | obs.NotFoundError):
@@ -45,7 +47,7 @@ def translate(error: Exception, url: str) -> tuple[SdsError, bool]:
     status = _STATUS.search(cause)
     if status is not None:
         return of_status(int(status[1]), url, cause)
-    if isinstance(error, TimeoutError) or "timed out" in cause or "timeout" in cause.lower():
+    if isinstance(error, TimeoutError) or _TIMEOUT.search(whole):
         return FetchTimeout(
             f"no answer in time: {url}: {cause}", hint="raise `timeout`, or look at the network", url=url
         ), True

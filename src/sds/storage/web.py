@@ -36,13 +36,15 @@ class WebStore:
         self._host = root
         self._plain = CloudStore(scheme, root, options)
         self._headers = dict(options.of("http").get("headers") or {})
+        # obstore takes a host's headers along to where a redirect leads, save these two
+        self._has_private_headers = any(name.lower() not in ("authorization", "cookie") for name in self._headers)
         self._timeout = urllib3.Timeout(connect=min(10.0, options.timeout_s), read=options.timeout_s)
         self._pool = urllib3.PoolManager(maxsize=64, retries=False)
         self._gives_no_length = False
 
     def open(self, key: str) -> Body:
         """Begins to get an object."""
-        if _is_odd(key) or self._gives_no_length:
+        if self._is_odd(key) or self._gives_no_length:
             return self._open_odd(key)
         try:
             return self._plain.open(unquote(key))
@@ -51,6 +53,9 @@ class WebStore:
                 raise
             self._gives_no_length = True
             return self._open_odd(key)
+
+    def _is_odd(self, key: str) -> bool:
+        return self._has_private_headers or _is_odd(key)
 
     def _open_odd(self, key: str) -> Body:
         response = self._request("GET", key)
@@ -71,7 +76,7 @@ class WebStore:
 
     def read(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[Buffer]:
         """The bytes of several ranges."""
-        if not _is_odd(key):
+        if not self._is_odd(key):
             return self._plain.read(unquote(key), ranges)
         parts: list[Buffer] = []
         for start, stop in ranges:
@@ -83,7 +88,7 @@ class WebStore:
 
     def head(self, key: str) -> ObjectInfo:
         """Size and version of an object; by a GET that is not read where the server dislikes HEAD."""
-        if not _is_odd(key):
+        if not self._is_odd(key):
             try:
                 return self._plain.head(unquote(key))
             except Exception as error:

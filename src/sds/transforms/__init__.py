@@ -7,6 +7,8 @@ broken file is a DecodeError, a missing field a TransformError, and every random
 from __future__ import annotations
 
 from sds.transforms import presets
+from sds.transforms.audio import DecodeAudio
+from sds.transforms.audio_shape import AverageAudio, ConvertAudioToFloatTensor, NormalizeAudio, ResizeAudio
 from sds.transforms.base import SampleTransform, rng
 from sds.transforms.choose import ChooseField
 from sds.transforms.embeddings import LoadTextEmbedding, SampleTextEmbedding
@@ -24,6 +26,9 @@ from sds.transforms.source import LoadFromDisk
 from sds.transforms.tensorfiles import LoadTensors
 from sds.transforms.text import LoadText
 from sds.transforms.values import AddConstantField, AddFields, ConvertDType, FindNonDummyValue, MapValue
+from sds.transforms.video import DecodeVideo
+from sds.transforms.video_audio import DecodeVideoAndAudio
+from sds.transforms.video_frames import ConvertVideoToByteTensor, ResizeVideo, UndistortFrames
 
 __all__ = [
     "presets",
@@ -35,6 +40,16 @@ __all__ = [
     "ConvertImageToByteTensor",
     "ReshapeImageAsVideo",
     "NormalizeFrames",
+    "DecodeVideo",
+    "ResizeVideo",
+    "ConvertVideoToByteTensor",
+    "UndistortFrames",
+    "DecodeAudio",
+    "ConvertAudioToFloatTensor",
+    "AverageAudio",
+    "ResizeAudio",
+    "NormalizeAudio",
+    "DecodeVideoAndAudio",
     "LoadText",
     "LoadTensors",
     "SampleImageLatent",

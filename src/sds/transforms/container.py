@@ -68,9 +68,7 @@ def open_container(media: Media, extra: str = "video") -> Iterator[av.container.
     av = load_package("av", extra)
     # without "file:", a name such as "concat:a|b" or "http:..." would be an address
     source = f"file:{os.path.abspath(media)}" if isinstance(media, str) else io.BytesIO(media)
-    container: av.container.InputContainer = av.open(
-        source, container_options=_OPTIONS, metadata_errors="replace", buffer_size=_READ_SIZE
-    )
+    container = av.open(source, container_options=_OPTIONS, metadata_errors="replace", buffer_size=_READ_SIZE)
     try:
         yield container
     finally:

@@ -1,4 +1,4 @@
-"""Arguments that sound and moving pictures have in common: seconds, rates, choices, packages that may be missing.
+"""Arguments that sound and moving pictures have in common: seconds, rates, packages that may be missing.
 
 Comes in: what a user gave. Goes out: the same as a plain value, or an OptionError that names the option.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Collection
 from types import ModuleType
 from typing import Any
 
@@ -15,7 +14,13 @@ from sds.errors import OptionError, TransformError
 from sds.transforms.base import check_field, require, wrong
 from sds.types import Sample
 
-__all__ = ["check_choice", "check_interval", "check_optional_field", "check_positive", "load_package", "number_of"]
+__all__ = [
+    "check_interval",
+    "check_optional_field",
+    "check_positive",
+    "load_package",
+    "number_of",
+]
 
 
 def check_positive(option: str, value: float, *, unit: str, allow_zero: bool = False) -> float:
@@ -24,13 +29,6 @@ def check_positive(option: str, value: float, *, unit: str, allow_zero: bool = F
     if not is_number or not math.isfinite(value) or value < 0 or (value == 0 and not allow_zero):
         raise OptionError(f"{option} is not a number above zero: {value!r}", hint=f"give {unit}, such as {option}=2.0")
     return float(value)
-
-
-def check_choice(option: str, value: str, choices: Collection[str]) -> str:
-    """One of several words."""
-    if value not in choices:
-        raise OptionError(f"{option} is unknown: {value!r}", hint=f"choose one of {sorted(choices)}")
-    return value
 
 
 def check_optional_field(option: str, name: str | None) -> str | None:

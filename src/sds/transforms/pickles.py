@@ -50,7 +50,7 @@ def _check_operations(data: bytes) -> None:
             raise ValueError(f"the pickle has more than {MAX_OPERATIONS} operations")
         if operation.name in _REFUSED:
             raise ValueError(f"the pickle has an operation that is not allowed: {operation.name}")
-        if "PUT" in operation.name and int(argument) > MAX_OPERATIONS:  # the memo would grow to that length
+        if "PUT" in operation.name and int(argument or 0) > MAX_OPERATIONS:  # the memo would grow to that length
             raise ValueError(f"the pickle counts its values up to {argument}")
 
 
@@ -68,6 +68,7 @@ class _Call:
     """What a name in a pickle becomes: it can be called, and nothing else."""
 
     __slots__ = ("_function",)
+    _function: Callable[..., Any]
 
     def __init__(self, function: Callable[..., Any]) -> None:
         object.__setattr__(self, "_function", function)
@@ -100,7 +101,7 @@ class _Dtype:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        return np.dtype(self.code).newbyteorder(self.order) if self.order in "<>" else np.dtype(self.code)
+        return np.dtype(f"{self.order}{self.code}" if self.order in "<>" else self.code)
 
 
 class _Array:
@@ -120,10 +121,11 @@ def _from_buffer(data: Any, dtype: Any, shape: Any, order: Any) -> npt.NDArray[A
     if not isinstance(data, bytes | bytearray) or not isinstance(dtype, _Dtype):
         raise ValueError("the pickle has an array without numbers")
     shape = _sizes(shape)
-    values = np.frombuffer(data, dtype.dtype)  # [n]
+    values: npt.NDArray[Any] = np.frombuffer(data, dtype.dtype)  # [n]
     if len(shape) > 32 or math.prod(shape) != len(values):
         raise ValueError(f"the pickle has an array of {len(values)} numbers that should be {list(shape)}")
-    return values.reshape(shape, order="F" if order == "F" else "C")
+    array: npt.NDArray[Any] = values.reshape(shape, order="F" if order == "F" else "C")
+    return array
 
 
 def _scalar(dtype: Any, data: Any) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import io
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -104,8 +105,8 @@ def _open_heif(data: bytes) -> Image.Image:
     except ImportError:
         raise ValueError("HEIF needs another package: pip install 'streaming-dataset[heif]'") from None
     options.DECODE_THREADS = 1  # the loader has threads of its own
-    image: Image.Image = HeifImageFile(io.BytesIO(data))
-    return image
+    opened: Callable[[io.BytesIO], Image.Image] = HeifImageFile
+    return opened(io.BytesIO(data))
 
 
 def _is_heif(head: bytes) -> bool:

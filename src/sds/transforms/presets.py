@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from sds.errors import OptionError
+from sds.transforms.audio import DecodeAudio
+from sds.transforms.audio_shape import AverageAudio, ConvertAudioToFloatTensor, NormalizeAudio, ResizeAudio
 from sds.transforms.base import check_field
 from sds.transforms.embeddings import LoadTextEmbedding, SampleTextEmbedding
 from sds.transforms.fields import EnsureFields, FilterFields, GatherFields, Identity, MergeDictField, RenameFields
@@ -23,15 +25,23 @@ from sds.transforms.image import (
 )
 from sds.transforms.latents import SampleImageLatent, SampleVideoLatent
 from sds.transforms.metadata import ClassNameToID, ExtractSubfield, LoadJson, OneHotEncode
+from sds.transforms.presets_audio import create_standard_audio_pipeline
+from sds.transforms.presets_video import create_standard_joint_video_audio_pipeline, create_standard_video_pipeline
 from sds.transforms.resize import ResizeImage
 from sds.transforms.source import LoadFromDisk
 from sds.transforms.tensorfiles import LoadTensors
 from sds.transforms.text import LoadText
 from sds.transforms.values import AddConstantField, AddFields, ConvertDType, FindNonDummyValue, MapValue
+from sds.transforms.video import DecodeVideo
+from sds.transforms.video_audio import DecodeVideoAndAudio
+from sds.transforms.video_frames import ConvertVideoToByteTensor, ResizeVideo, UndistortFrames
 from sds.types import Transform
 
 __all__ = [
     "create_standard_image_pipeline",
+    "create_standard_video_pipeline",
+    "create_standard_audio_pipeline",
+    "create_standard_joint_video_audio_pipeline",
     "create_standard_text_pipeline",
     "create_standard_image_latent_pipeline",
     "create_standard_video_latent_pipeline",
@@ -41,6 +51,16 @@ __all__ = [
     "ConvertImageToByteTensorTransform",
     "ReshapeImageAsVideoTransform",
     "NormalizeFramesTransform",
+    "DecodeVideoTransform",
+    "ResizeVideoTransform",
+    "ConvertVideoToByteTensorTransform",
+    "UndistortFramesTransform",
+    "DecodeAudioTransform",
+    "ConvertAudioToFloatTensorTransform",
+    "AverageAudioTransform",
+    "ResizeAudioTransform",
+    "NormalizeAudioTransform",
+    "DecodeVideoAndAudioTransform",
     "LoadTextTransform",
     "LoadLatentFromDiskTransform",
     "SampleImageVAELatentTransform",
@@ -70,6 +90,16 @@ ResizeImageTransform = ResizeImage
 ConvertImageToByteTensorTransform = ConvertImageToByteTensor
 ReshapeImageAsVideoTransform = ReshapeImageAsVideo
 NormalizeFramesTransform = NormalizeFrames
+DecodeVideoTransform = DecodeVideo
+ResizeVideoTransform = ResizeVideo
+ConvertVideoToByteTensorTransform = ConvertVideoToByteTensor
+UndistortFramesTransform = UndistortFrames
+DecodeAudioTransform = DecodeAudio
+ConvertAudioToFloatTensorTransform = ConvertAudioToFloatTensor
+AverageAudioTransform = AverageAudio
+ResizeAudioTransform = ResizeAudio
+NormalizeAudioTransform = NormalizeAudio
+DecodeVideoAndAudioTransform = DecodeVideoAndAudio
 LoadTextTransform = LoadText
 LoadLatentFromDiskTransform = LoadTensors
 SampleImageVAELatentTransform = SampleImageLatent

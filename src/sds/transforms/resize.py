@@ -135,9 +135,9 @@ class FlipImage(SampleTransform):
 
     def __call__(self, sample: Sample) -> Sample:
         """Flips the input field into the output field, or not."""
-        value = sample.get(self.input_field)
-        is_video = isinstance(value, torch.Tensor) and value.ndim == 4
-        image = value if is_video else to_tensor(sample, self.input_field)  # [..., c, h, w]
+        image = sample.get(self.input_field)
+        if not isinstance(image, torch.Tensor) or image.ndim != 4:
+            image = to_tensor(sample, self.input_field)  # [..., c, h, w]
         if rng(sample, "flip").random() < self.probability:
             image = torch.from_numpy(np.ascontiguousarray(image.numpy()[..., ::-1]))
         sample[self.output_field] = image

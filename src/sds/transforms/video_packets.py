@@ -28,13 +28,14 @@ class Segment:
 
     Attributes:
         offset: the time to seek to for it; None: the start of the file.
+        keyframe: the time of the first keyframe's own frame; None: there is no keyframe.
         packets: in the order of decoding; None if they are too large to hold, or have no times.
         times: of their frames, ascending.
-        last: the latest of them.
         has_ended: the file ends with it.
     """
 
     offset: int | None
+    keyframe: int | None
     packets: list[Packet[VideoStream]] | None
     times: list[int]
     has_ended: bool
@@ -72,33 +73,33 @@ def look_ahead(
 def _collect(packets: Iterator[Packet[VideoStream]], offset: int | None, ticks: Sequence[int]) -> Segment | None:
     held: list[Packet[VideoStream]] = []
     times: list[int] = []
-    has_keyframe = False
+    keyframe: int | None = None
     num_bytes = num_past = 0
     has_ended = True
     for packet in packets:
         if packet.pts is None:  # AVI has no such times: the decoder must tell
-            return Segment(None, None, [], False)
-        if not has_keyframe:
-            has_keyframe = packet.is_keyframe
-            if offset is not None and (not has_keyframe or packet.pts > ticks[0]):
-                if has_keyframe:
-                    return None
-                continue
-            if has_keyframe:  # what came before it at the start of the file cannot be decoded
-                held, times, num_bytes = [], [], 0
+            return Segment(None, None, None, [], False)
+        if keyframe is None and packet.is_keyframe:
+            keyframe = packet.pts
+            if offset is not None and keyframe > ticks[0]:
+                return None
+            held, times, num_bytes = [], [], 0  # what came before it cannot be decoded
         held.append(packet)
         num_bytes += packet.size
         if not packet.is_discard:
             times.append(packet.pts)
         num_past += packet.pts > ticks[-1]
-        if num_past and ((packet.dts is not None and packet.dts > ticks[-1]) or num_past > _MAX_REORDER):
+        if keyframe is None:
+            pass  # nothing can be shown before the first one
+        elif num_past and ((packet.dts is not None and packet.dts > ticks[-1]) or num_past > _MAX_REORDER):
             has_ended = False
             break
         if num_bytes > MAX_HELD_BYTES:
-            return Segment(offset, None, [], False)
-    if offset is not None and not has_keyframe:
+            return Segment(offset, keyframe, None, [], False)
+    if offset is not None and keyframe is None:
         return None
-    return Segment(offset, held if times else None, sorted(times), has_ended)
+    is_planned = keyframe is not None and len(times) > 0
+    return Segment(offset, keyframe, held if is_planned else None, sorted(times), has_ended)
 
 
 def split_at_keyframes(ticks: Sequence[int], index: Iterable[IndexEntry], gap: float) -> list[list[int]]:

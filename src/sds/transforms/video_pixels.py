@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -61,7 +61,8 @@ class Orientation:
 
 def orientation_of(frame: VideoFrame) -> Orientation:
     """Reads a frame's display matrix; turns that are no multiple of 90 degrees are rounded to one."""
-    for data in frame.side_data:
+    side_data: Any = frame.side_data  # its stubs say that it holds text
+    for data in side_data:
         if data.type.name == "DISPLAYMATRIX" and data.buffer_size >= 36:
             # x' = a x + c y, y' = b x + d y, with x to the right and y down
             a, b, _, c, d, *_ = struct.unpack("=9i", bytes(data)[:36])
@@ -112,7 +113,8 @@ class Painter:
             # FFmpeg's fast way. Planar output would be faster still, but it leaves the last columns of widths that
             # are no multiple of 8 unwritten
             image = self._reformatter.reformat(frame, format="rgb24", threads=1)
-            return _plane(image.planes[0], height, 3 * width).reshape(height, width, 3).transpose(2, 0, 1)
+            packed = _plane(image.planes[0], height, 3 * width)
+            return np.asarray(packed.reshape(height, width, 3).transpose(2, 0, 1))
         mode = self._scale.mode.upper() if self._scale is not None else "BILINEAR"
         # scaling to packed RGB takes three times as long as to planes, for the same values
         image = self._reformatter.reformat(
@@ -124,4 +126,5 @@ class Painter:
 
 def _plane(plane: VideoPlane, height: int, width: int) -> npt.NDArray[np.uint8]:
     """The pixels of a plane without the padding of its lines: [h, w]."""
-    return np.frombuffer(plane, np.uint8).reshape(-1, plane.line_size)[:height, :width]
+    memory: npt.NDArray[np.uint8] = np.frombuffer(memoryview(plane), np.uint8)
+    return memory.reshape(-1, plane.line_size)[:height, :width]

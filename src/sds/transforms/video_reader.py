@@ -71,6 +71,7 @@ class VideoReader:
         self._stack = contextlib.ExitStack()
         self._deadline = time.monotonic() + limits.timeout_s
         self._num_decoded = 0
+        self._is_fresh = False
         self._open()
         try:
             self._tick = float(self._stream.time_base or 0)
@@ -82,7 +83,7 @@ class VideoReader:
             self._stack.close()
             raise
 
-    def __enter__(self) -> VideoReader:
+    def __enter__(self) -> VideoReader:  # noqa: PYI034 - typing.Self is not in Python 3.10
         return self
 
     def __exit__(
@@ -131,41 +132,56 @@ class VideoReader:
         segment = look_ahead(self._packets, ticks, self._start, round(1 / self._tick))
         if segment.last is not None and segment.has_ended:
             self._check_end(segment.last, ticks[-1])
-        if segment.packets is None or not self._decode_planned(segment, ticks, emit):
+        if segment.packets is None:
             self._decode_all(segment.offset, ticks, emit)
+        elif not self._decode_planned(segment, ticks, emit):
+            self._decode_all(None, ticks, emit)
 
     def _decode_planned(self, segment: Segment, ticks: Sequence[int], emit: Emit) -> bool:
-        """Decodes what is needed and no more; False if the decoder did not give each packet's frame."""
+        """Decodes what is needed and no more; False if the decoder did not give each packet's frame.
+
+        It must give the keyframe's own first. One that it holds back is no picture but a point from which a picture is
+        rebuilt bit by bit (intra refresh), and where that is done it does not say exactly.
+        """
         assert segment.packets is not None
         wanted: dict[int, list[int]] = {}
         for tick in ticks:
             wanted.setdefault(segment.shown_at(tick), []).append(tick)
         context = self._stream.codec_context
         may_skip = context.name in _SKIPPING
+        keyframe = None if segment.offset is None else segment.keyframe
         for packet in [*segment.packets, None]:
             if may_skip and packet is not None:
                 context.skip_frame = "DEFAULT" if packet.pts in wanted else "NONREF"
             for frame in self._decode(packet, is_tolerant=False):
-                for tick in wanted.pop(_tick_of(frame), ()):
+                moment = _tick_of(frame)
+                if keyframe is not None and moment >= keyframe:
+                    if moment > keyframe:
+                        return False
+                    keyframe = None
+                for tick in wanted.pop(moment, ()):
                     emit(tick, frame)
             if not wanted:
                 break
-        if may_skip:
-            context.skip_frame = "DEFAULT"
         return not wanted
 
-    def _decode_all(self, offset: int | None, ticks: Sequence[int], emit: Emit) -> None:
-        """Decodes every frame from a seek (None: from the start) and takes the last that is not later."""
+    def _decode_all(
+        self, offset: int | None, ticks: Sequence[int], emit: Emit, *, needs_keyframe: bool = True
+    ) -> None:
+        """Decodes every frame from a keyframe after a seek (None: the start), takes the last that is not later."""
+        self._stream.codec_context.skip_frame = "DEFAULT"
         trusted = None  # the time of the first keyframe
         pending, previous = list(ticks), None
         for packet in self._packets(offset):
             if trusted is None and packet.is_keyframe:
                 trusted = packet.dts if packet.pts is None else packet.pts
+            if trusted is None and needs_keyframe:
+                continue
             for frame in self._decode(packet, is_tolerant=previous is None):
                 moment = _tick_of(frame)
-                if offset is not None and (trusted is None or moment < trusted):
+                if offset is not None and trusted is not None and moment < trusted:
                     continue
-                if offset is not None and previous is None and moment > ticks[0]:
+                if offset is not None and previous is None and (moment > ticks[0] or moment != trusted):
                     return self._decode_all(None, ticks, emit)  # the seek came too late after all
                 while pending and moment > pending[0]:
                     emit(pending.pop(0), previous or frame)
@@ -177,6 +193,8 @@ class VideoReader:
             while pending and moment > pending[0]:
                 emit(pending.pop(0), previous or frame)
             previous = frame
+        if previous is None and trusted is None and needs_keyframe:
+            return self._decode_all(None, ticks, emit, needs_keyframe=False)
         if previous is None:
             raise ValueError("no frame of it can be decoded")
         if pending:
@@ -227,7 +245,9 @@ class VideoReader:
     def _open(self) -> None:
         self._stack.close()
         self._container = self._stack.enter_context(open_container(self._media))
-        streams = [each for each in self._container.streams.video if not each.disposition & each.disposition.attached_pic]
+        streams = [
+            each for each in self._container.streams.video if not each.disposition & each.disposition.attached_pic
+        ]
         if not streams:
             raise ValueError("it has no video")
         self._stream = streams[0]

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import fetching
 import sds
 import texts
 
@@ -27,5 +28,9 @@ def make(source: Path, tmp_path: Path) -> Iterator[Callable[..., sds.StreamingDa
         return made[-1]
 
     yield one
+    was_remote = any(dataset.delivery.client.current_link() for dataset in made)
     for dataset in made:
         dataset.close()
+    if was_remote:  # waiting for the fetch server's own end would cost a second each time
+        for pid in fetching.server_pids(tmp_path / "dst"):
+            fetching.kill(pid)

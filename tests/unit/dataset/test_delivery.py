@@ -116,15 +116,13 @@ class TestInALoader:
     def test_raise_raises_in_the_loop(self, make, options):
         dataset = make(transforms=[texts.FailOn("021")], on_error="raise")
         made = []
+        loader = sds.StreamingDataLoader(dataset, 4, **options)
         with pytest.raises(TransformError, match="no luck with 021") as caught:
-            with sds.StreamingDataLoader(dataset, 4, **options) as loader:
-                made.extend(batch["__sample_key__"] for batch in loader)
+            made.extend(batch["__sample_key__"] for batch in loader)
         assert made == [texts.ids(*range(i, i + 4)) for i in range(0, 20, 4)], "all before it was handed out"
         assert (caught.value.key, caught.value.stage) == ("021", "transform")
-        # threads have the cause itself, processes its words
-        assert "ZeroDivisionError: no luck with 021" in str(caught.value.__cause__) + repr(
-            caught.value.__cause__
-        ).replace("ZeroDivisionError(", "ZeroDivisionError: ").replace("'", "")
+        cause = caught.value.__cause__  # threads have it itself, processes its words
+        assert isinstance(cause, ZeroDivisionError) or "ZeroDivisionError: no luck with 021" in str(cause)
         assert dataset.state_dict()["position"] == 20, "and the state says so"
 
     def test_too_many_failures_end_it_and_can_be_looked_into(self, make, options):
@@ -138,9 +136,9 @@ class TestInALoader:
     def test_a_count_is_of_all_workers_together(self, make, options):
         # failures of two workers: neither passes the count alone
         dataset = make(transforms=[texts.FailOn(*texts.ids(0, 4, 8, 12))], max_failures=3, shuffle_seed=None)
+        loader = sds.StreamingDataLoader(dataset, 4, **options)
         with pytest.raises(TooManyFailures, match=r"max_failures=3") as caught:
-            with sds.StreamingDataLoader(dataset, 4, **options) as loader:
-                list(loader)
+            list(loader)
         assert isinstance(caught.value.__cause__, Exception)
         assert {f.key for f in dataset.quarantine()} >= set(texts.ids(0, 4, 8, 12))
 

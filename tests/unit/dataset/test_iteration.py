@@ -258,11 +258,14 @@ class TestUnderTorchsDataLoader:
         assert sorted(texts.keys(loader)) == ALL, "the next epoch is whole"
 
     def test_on_error_raise_reaches_the_loop(self, make):
-        loader = DataLoader(make(transforms=[texts.FailOn("011")], on_error="raise"), batch_size=4, num_workers=2)
+        dataset = make(transforms=[texts.FailOn("011")], on_error="raise")
+        batches = iter(DataLoader(dataset, batch_size=4, num_workers=2))
         with pytest.raises(sds.errors.TransformError, match="no luck with 011"):
-            list(loader)
+            list(batches)
+        batches._shutdown_workers()  # torch leaves it to the collector of cycles, which takes seconds
 
 
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # torchdata calls it
 @pytest.mark.parametrize("num_workers", [0, 2, 3])
 class TestUnderTorchdatasStatefulDataLoader:
     def loader(self, make, num_workers, **options):
@@ -281,15 +284,15 @@ class TestUnderTorchdatasStatefulDataLoader:
         # around the ends of epochs, where one worker is done and another is not, and a few in between
         length = len(whole[0])
         for epoch, number, state in states:
-            if number not in (0, 1, 5) and number < length - 3:
+            if number not in (0, 5) and number < length - 2:
                 continue
             resumed = self.loader(make, num_workers)
             resumed.load_state_dict(state)
             rest = [batch["__sample_key__"] for batch in resumed]
             if number < length:
                 assert rest == whole[epoch][number:], (epoch, number)
-            elif epoch == 0:
-                assert rest == whole[1], "the very end is the beginning of the next"
+            elif epoch == 0:  # the very end is the beginning of the next; without workers torchdata ends this one first
+                assert (rest or [batch["__sample_key__"] for batch in resumed]) == whole[1]
 
     @pytest.mark.parametrize("persistent", [False, True])
     def test_a_state_between_epochs_goes_on_with_the_next_twice_in_a_row(self, make, num_workers, persistent):

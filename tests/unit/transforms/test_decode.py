@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import pickle
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -45,6 +46,43 @@ def test_lossless_formats_are_exact(format, picture, encode) -> None:
 def test_lossy_formats_are_as_pillow_reads_them(format, picture, encode) -> None:
     data = encode(picture, format)
     np.testing.assert_array_equal(decode(data), pillow(data))
+
+
+def heif(image: Image.Image, **options: object) -> bytes:
+    import pillow_heif
+
+    file = io.BytesIO()
+    pillow_heif.from_pillow(image).save(file, quality=95, **options)
+    return file.getvalue()
+
+
+def test_heif(picture) -> None:
+    data = heif(picture)
+    assert data[4:12] == b"ftypheic"
+    pixels = decode(data)
+    assert pixels.shape == (123, 181, 3) and np.abs(pixels - np.array(picture).astype(int)).mean() < 2.5
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    turned = decode(heif(picture, exif=exif.tobytes()))
+    assert np.abs(turned.astype(int) - np.rot90(pixels, -1)).mean() < 1
+    with pytest.raises(DecodeError, match="max_pixels"):
+        decode(data, max_pixels=1000)
+    for share in (0.1, 0.5, 0.9, 0.99):
+        with pytest.raises(DecodeError):
+            decode(data[: int(len(data) * share)])
+
+
+def test_heif_without_its_package_says_what_to_install(picture, monkeypatch) -> None:
+    data = heif(picture)
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)
+    with pytest.raises(DecodeError, match=r"streaming-dataset\[heif\]"):
+        decode(data)
+
+
+def test_avif_that_names_the_general_brand_first(picture, encode) -> None:
+    data = encode(picture, "AVIF")
+    assert data[8:12] == b"avif" and b"mif1" in data[16:32]
+    np.testing.assert_array_equal(decode(data[:8] + b"mif1" + data[12:]), decode(data))
 
 
 @pytest.mark.parametrize("options", [{"progressive": True}, {"subsampling": 0}, {"subsampling": 1}, {"quality": 30}])

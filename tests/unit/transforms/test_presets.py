@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image, ImageOps
+from safetensors.torch import save as save_safetensors
 
 from sds import transforms
 from sds.errors import DecodeError, OptionError, TransformError
@@ -23,6 +24,15 @@ SHORT = {
     "ReshapeImageAsVideoTransform": "ReshapeImageAsVideo",
     "NormalizeFramesTransform": "NormalizeFrames",
     "LoadTextTransform": "LoadText",
+    "LoadLatentFromDiskTransform": "LoadTensors",
+    "SampleImageVAELatentTransform": "SampleImageLatent",
+    "SampleVideoVAELatentTransform": "SampleVideoLatent",
+    "TextEmbLoaderTransform": "LoadTextEmbedding",
+    "TextEmbSamplingTransform": "SampleTextEmbedding",
+    "LoadJsonMetadataTransform": "LoadJson",
+    "ExtractMetadataSubfieldTransform": "ExtractSubfield",
+    "OneHotEncodeTransform": "OneHotEncode",
+    "ClassNameToIDTransform": "ClassNameToID",
     "LoadFromDiskTransform": "LoadFromDisk",
     "AddConstantFieldTransform": "AddConstantField",
     "AugmentNewFieldsTransform": "AddFields",
@@ -37,6 +47,14 @@ SHORT = {
     "RenameFieldsTransform": "RenameFields",
 }
 
+PRESETS = [
+    "create_standard_image_pipeline",
+    "create_standard_text_pipeline",
+    "create_standard_image_latent_pipeline",
+    "create_standard_video_latent_pipeline",
+    "create_standard_metadata_pipeline",
+]
+
 
 def run(chain, sample):
     for transform in chain:
@@ -47,7 +65,7 @@ def run(chain, sample):
 def test_long_names_are_the_same_objects() -> None:
     for long, short in SHORT.items():
         assert getattr(presets, long) is getattr(transforms, short)
-    assert set(presets.__all__) == {*SHORT, "create_standard_image_pipeline", "create_standard_text_pipeline"}
+    assert {*SHORT, *PRESETS} <= set(presets.__all__)
 
 
 def test_image_preset(tmp_path: Path) -> None:
@@ -148,11 +166,22 @@ def test_load_from_disk(tmp_path: Path) -> None:
 
 EXAMPLES = [
     transforms.DecodeImage("a", "b", min_size=(4, 5), background=None),
-    transforms.ResizeImage("a", resolution=(4, 5), crop_before_resize=False),
+    transforms.ResizeImage("a", resolution=(4, 5), crop_before_resize=False, random_resize={(4, 4): 1.0}),
+    transforms.FlipImage("a", probability=0.25),
     transforms.ConvertImageToByteTensor("a"),
     transforms.ReshapeImageAsVideo("a", "b"),
     transforms.NormalizeFrames("a"),
     transforms.LoadText("a", "b", encoding="latin-1"),
+    transforms.LoadTensors("a", allow_pickle=True, dtype=torch.float16),
+    transforms.SampleImageLatent("a", std_field="sigma"),
+    transforms.SampleVideoLatent("a", "b", framerate=8, random_offset=True, num_frames=4),
+    transforms.LoadTextEmbedding("a", 77, mask_field="mask"),
+    transforms.SampleTextEmbedding(["a", "b"], ["c", "d"], [0.5, 0.5], "text", "emb"),
+    transforms.LoadJson("a", "meta"),
+    transforms.ExtractSubfield("a.b", "c"),
+    transforms.OneHotEncode("a", 10),
+    transforms.ClassNameToID("a", {"cat": 0}),
+    transforms.ChooseField(["a", "b"], "c", probs=[1, 2], companions={"t": ["x", "y"]}, choice_field="which"),
     transforms.LoadFromDisk(["a"]),
     transforms.AddConstantField("a", [1]),
     transforms.AddFields({"a": 1}),
@@ -186,9 +215,46 @@ def test_every_transform_is_among_the_examples() -> None:
 
 
 def test_stages() -> None:
-    decoding = {type(t).__name__ for t in EXAMPLES if t.stage == "decode"}
-    assert decoding == {"DecodeImage", "LoadText", "LoadFromDisk"}
     assert {t.stage for t in EXAMPLES} == {"decode", "transform"}
+    for transform in EXAMPLES:  # whoever opens a file decodes
+        opens = type(transform).__name__.startswith(("Decode", "Load"))
+        assert transform.stage == ("decode" if opens else "transform"), transform
+
+
+def moments(*shape: int) -> bytes:
+    return save_safetensors(
+        {"mean": torch.ones(shape), "logvar": torch.zeros(shape), "input_framerate": torch.tensor(24)}
+    )
+
+
+def test_latent_presets() -> None:
+    def seeded(chain, data, seed=3):
+        return run(chain, {"file": data, "__random_seed__": seed})
+
+    chain = presets.create_standard_image_latent_pipeline("file")
+    sample = seeded(chain, moments(4, 8, 8))
+    assert sample["image"].shape == (4, 8, 8) and sample["image"].dtype == torch.float32
+    assert torch.equal(sample["image"], seeded(chain, moments(4, 8, 8))["image"])
+    sample = seeded(presets.create_standard_image_latent_pipeline("file", True), moments(4, 8, 8))
+    assert sample["video"].shape == (1, 4, 8, 8) and "image" not in sample
+    for framerate, frames in ((None, 6), (24.0, 6), (8, 2)):
+        sample = seeded(presets.create_standard_video_latent_pipeline("file", framerate), moments(6, 4, 8, 8))
+        assert sample["video"].shape == (frames, 4, 8, 8)
+    pickled = pickle.dumps({"mean": np.ones((4, 8, 8)), "logvar": np.zeros((4, 8, 8)), "input_shape": (3, 64, 64)})
+    assert seeded(presets.create_standard_image_latent_pipeline("file", allow_pickle=True), pickled)["image"].ndim == 3
+    with pytest.raises(DecodeError, match="allow_pickle"):
+        seeded(chain, pickled)
+
+
+def test_image_preset_for_portraits_and_drawn_sizes(tmp_path: Path) -> None:
+    kwargs = {"allow_vertical": True, "fit": "random_crop", "interpolation_mode": "lanczos"}
+    chain = presets.create_standard_image_pipeline("path", (64, 96), resize_kwargs=kwargs)
+    for size, shape in (((300, 200), (96, 64)), ((200, 300), (64, 96))):
+        record = make_images(tmp_path, 1, size)[0]
+        assert run(chain, {**record, "__random_seed__": 1})["image"].shape == (3, *shape)
+    chain = presets.create_standard_image_pipeline("path", (8, 8), resize_kwargs={"random_resize": {(100, 150): 1}})
+    record = make_images(tmp_path, 1, (200, 300))[0]
+    assert run(chain, {**record, "__random_seed__": 1})["image"].shape == (3, 100, 150)
 
 
 def test_rng_belongs_to_the_sample() -> None:

@@ -9,7 +9,7 @@ from PIL import Image
 
 from sds.errors import DecodeError, OptionError, TransformError
 from sds.testing.media import draw_image
-from sds.transforms import ConvertImageToByteTensor, NormalizeFrames, ReshapeImageAsVideo, ResizeImage
+from sds.transforms import ConvertImageToByteTensor, FlipImage, NormalizeFrames, ReshapeImageAsVideo, ResizeImage
 from sds.transforms.geometry import crop_to_aspect
 
 
@@ -21,7 +21,11 @@ def resize(image: object, resolution: tuple[int, int], **options: object) -> tor
     return ResizeImage("x", "y", resolution=resolution, **options)({"x": image})["y"]
 
 
-MODES = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
+MODES = {
+    "bilinear": Image.Resampling.BILINEAR,
+    "bicubic": Image.Resampling.BICUBIC,
+    "lanczos": Image.Resampling.LANCZOS,
+}
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -48,7 +52,7 @@ def test_agrees_with_pillow_within_one_level(mode, size, target) -> None:
         assert found.shape == (3, *target) and found.dtype == torch.uint8 and found.is_contiguous()
         difference = np.abs(found.permute(1, 2, 0).numpy() - expected)
         # torch makes the cheaper pass first, and rounds (and clips) between the two
-        assert difference.mean() < 0.3 and difference.max() <= (1 if mode == "bilinear" else 4)
+        assert difference.mean() < 0.3 and difference.max() <= (1 if mode == "bilinear" else 8)
 
 
 def test_the_centre_is_cropped_to_the_targets_aspect() -> None:
@@ -63,8 +67,88 @@ def test_the_centre_is_cropped_to_the_targets_aspect() -> None:
     assert (resize(image, (5, 5), crop_before_resize=False)[:, :, 0] == 0).all()
 
 
+def columns(height: int, width: int) -> torch.Tensor:
+    """A picture whose values say which column they are in."""
+    return torch.arange(width, dtype=torch.uint8).expand(3, height, width)
+
+
+def drawn(transform, seed: int = 0, **fields: object) -> dict[str, object]:
+    return transform({**fields, "__random_seed__": seed})
+
+
+def test_a_random_crop_is_anywhere_and_belongs_to_the_sample() -> None:
+    crop = ResizeImage("x", resolution=(10, 10), fit="random_crop")
+    starts = [int(drawn(crop, seed, x=columns(10, 30))["x"][0, 0, 0]) for seed in range(200)]
+    assert set(starts) == set(range(21))
+    assert starts == [int(drawn(crop, seed, x=columns(10, 30))["x"][0, 0, 0]) for seed in range(200)]
+    with pytest.raises(TransformError, match="random seed"):
+        crop({"x": columns(10, 30)})
+    assert torch.equal(drawn(crop, x=columns(10, 10))["x"], columns(10, 10))
+
+
+def test_the_pictures_of_a_sample_are_cropped_and_flipped_alike() -> None:
+    for seed in range(30):
+        chain = [
+            *(ResizeImage(name, resolution=(10, 10), fit="random_crop") for name in "ab"),
+            *(FlipImage(name) for name in "ab"),
+        ]
+        sample = {"a": columns(10, 30), "b": columns(20, 60), "__random_seed__": seed}
+        for transform in chain:
+            sample = transform(sample)
+        assert (sample["a"].float() - sample["b"].float() / 2).abs().max() <= 2
+
+
+def test_padding_shows_the_whole_picture() -> None:
+    image = torch.full((3, 20, 40), 200, dtype=torch.uint8)
+    padded = resize(image, (30, 30), fit="pad", pad_colour=(1, 2, 3))
+    assert padded.shape == (3, 30, 30) and padded.is_contiguous()
+    assert (padded[:, 7:22] == 200).all() and padded[:, 0, 0].tolist() == [1, 2, 3] == padded[:, -1, -1].tolist()
+    assert (resize(image.mT, (30, 30), fit="pad")[:, :, :7] == 0).all()
+    assert resize(image[:1], (30, 30), fit="pad", pad_colour=(9, 0, 0))[0, 0, 0] == 9
+    floating = resize(image.float() / 100 - 1, (30, 30), fit="pad")
+    assert floating.dtype == torch.float32 and floating[0, 0, 0] == 0 and floating[0, 15, 15] == 1
+    assert torch.equal(resize(image, (20, 40), fit="pad"), image)
+
+
+def test_stretching_by_its_two_names() -> None:
+    image = tensor((30, 50))
+    assert torch.equal(resize(image, (20, 20), fit="stretch"), resize(image, (20, 20), crop_before_resize=False))
+    assert torch.equal(resize(image, (20, 20), fit="crop"), resize(image, (20, 20)))
+
+
+def test_portrait_pictures_get_the_resolution_upright() -> None:
+    options = {"allow_vertical": True}
+    assert resize(tensor((80, 60)), (20, 30), **options).shape == (3, 30, 20)
+    assert resize(tensor((60, 80)), (20, 30), **options).shape == (3, 20, 30)
+    assert resize(tensor((80, 60)), (30, 20), **options).shape == (3, 30, 20)
+    assert resize(tensor((80, 60)), (20, 30)).shape == (3, 20, 30)
+
+
+def test_a_resolution_drawn_from_several() -> None:
+    weights = {(16, 16): 1, (32, 32): 3, (64, 64): 4}
+    draw = ResizeImage("x", resolution=(8, 8), random_resize=weights)
+    sizes = [tuple(drawn(draw, seed, x=tensor((48, 48)))["x"].shape[1:]) for seed in range(200)]
+    assert set(sizes) == {(16, 16), (32, 32)} and 25 < sizes.count((16, 16)) < 80  # 64 is larger than the picture
+    assert drawn(draw, x=tensor((9, 9)))["x"].shape == (3, 8, 8)
+    assert draw.largest == (64, 64)
+    both = ResizeImage("x", resolution=(8, 20), random_resize={(30, 10): 1}, allow_vertical=True)
+    assert both.largest == (30, 20)
+
+
+def test_flips() -> None:
+    image, video = tensor((9, 11)), tensor((9, 11)).expand(2, 3, 9, 11)
+    flips = [torch.equal(drawn(FlipImage("x", "y"), seed, x=image)["y"], image.flip(-1)) for seed in range(100)]
+    assert 30 < sum(flips) < 70
+    always = drawn(FlipImage("x", probability=1), x=video)["x"]
+    assert torch.equal(always, video.flip(-1)) and always.is_contiguous()
+    assert torch.equal(drawn(FlipImage("x", probability=0), x=image)["x"], image)
+    for probability in (-1, 2, "x", True, float("nan")):
+        with pytest.raises(OptionError, match="probability"):
+            FlipImage("x", probability=probability)
+
+
 @pytest.mark.parametrize("size", [(1, 1), (1, 7), (9, 1), (2, 3)])
-@pytest.mark.parametrize("mode", ["bilinear", "bicubic", "nearest"])
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic", "lanczos", "nearest"])
 def test_tiny_images_grow(size, mode) -> None:
     image = torch.full((3, *size), 77, dtype=torch.uint8)
     for target in ((256, 256), (1, 1), (3, 500)):
@@ -123,6 +207,12 @@ def test_a_lazy_pillow_image_that_is_broken_is_a_decode_error(tmp_path, picture)
         ({"resolution": (256,)}, "resolution"),
         ({"resolution": (256, -1)}, "resolution"),
         ({"resolution": (4, 4), "interpolation_mode": "magic"}, "interpolation_mode"),
+        ({"resolution": (4, 4), "fit": "squeeze"}, "fit"),
+        ({"resolution": (4, 4), "fit": "pad", "crop_before_resize": False}, "fit"),
+        ({"resolution": (4, 4), "pad_colour": (0, 0, 256)}, "pad_colour"),
+        ({"resolution": (4, 4), "random_resize": {}}, "random_resize"),
+        ({"resolution": (4, 4), "random_resize": {(4, 4): -1}}, "random_resize"),
+        ({"resolution": (4, 4), "random_resize": {4: 1}}, "random_resize"),
     ],
 )
 def test_options_are_checked_by_name(options, name) -> None:

@@ -1,0 +1,74 @@
+"""What the user says to a store: names mapped per scheme, nothing secret shown, endpoints found."""
+
+from __future__ import annotations
+
+import pytest
+
+from sds.errors import OptionError
+from sds.storage import StoreOptions
+from sds.storage.cloud import CloudStore
+
+KEYS = {"access_key_id": "ID", "secret_access_key": "SECRET", "session_token": "SECRET"}
+
+
+def test_flat_options_speak_to_the_store_that_knows_them() -> None:
+    options = StoreOptions(settings={**KEYS, "endpoint": "http://e", "region": "r", "anonymous": True})
+    assert options.of("s3") == {**KEYS, "endpoint": "http://e", "region": "r", "skip_signature": True}
+    assert options.of("az") == {"endpoint": "http://e", "skip_signature": True}
+    assert options.of("gs")["base_url"] == "http://e"
+    assert options.of("http") == options.of("https") == {}
+
+
+def test_options_under_a_scheme_are_its_own_and_win() -> None:
+    options = StoreOptions(settings={"region": "flat", "s3": {"region": "own", "checksum_algorithm": "SHA256"}})
+    assert options.of("s3") == {"region": "own", "checksum_algorithm": "SHA256"}
+    assert options.of("az") == {}
+    headers = {"Authorization": "SECRET"}
+    for scheme in ("http", "https"):
+        assert StoreOptions(settings={scheme: {"headers": headers}}).of("https") == {"headers": headers}
+
+
+def test_anonymous_and_requester_pays() -> None:
+    assert "skip_signature" not in StoreOptions(settings={"anonymous": False}).of("s3")
+    assert StoreOptions(settings={"requester_pays": True}).of("s3") == {"request_payer": True}
+
+
+def test_an_option_that_is_no_dict_names_its_kind_alone() -> None:
+    with pytest.raises(OptionError, match=r"storage_options\['s3'\] is no dict: str") as caught:
+        StoreOptions(settings={"s3": "SECRET"}).of("s3")
+    assert "SECRET" not in str(caught.value)
+
+
+def test_endpoints_come_from_options_then_from_the_environment() -> None:
+    environment = {"AWS_ENDPOINT_URL": "http://all", "AWS_ENDPOINT_URL_S3": "http://s3", "AZURE_ENDPOINT": "http://az"}
+    options = StoreOptions(environment=environment)
+    assert (options.endpoint("s3"), options.endpoint("az"), options.endpoint("gs")) == ("http://s3", "http://az", None)
+    assert StoreOptions(settings={"endpoint": "http://own"}, environment=environment).endpoint("s3") == "http://own"
+    assert StoreOptions().endpoint("s3") is None and StoreOptions().endpoint("https") is None
+
+
+def test_nothing_secret_shows() -> None:
+    options = StoreOptions(settings={**KEYS, "s3": KEYS}, environment={"AWS_SECRET_ACCESS_KEY": "SECRET"})
+    assert "SECRET" not in repr(options) + str(options) + f"{options}" + options.identity()
+
+
+def test_identity_tells_options_apart_by_value() -> None:
+    one, two = StoreOptions(settings={"a": 1, "b": 2}), StoreOptions(settings={"b": 2, "a": 1})
+    assert one.identity() == two.identity()
+    others = [StoreOptions(), StoreOptions(environment={"AWS_X": "1"}), StoreOptions(timeout_s=1.0)]
+    assert len({each.identity() for each in [one, *others]}) == 4
+
+
+@pytest.mark.parametrize(
+    ("scheme", "settings", "is_allowed"),
+    [
+        ("http", {}, True),
+        ("https", {}, False),  # so a redirect from https to http is refused by obstore
+        ("s3", {"region": "r", "anonymous": True}, False),
+        ("s3", {"endpoint": "http://127.0.0.1:1", "region": "r", "anonymous": True}, True),
+        ("s3", {"endpoint": "https://127.0.0.1:1", "region": "r", "anonymous": True}, False),
+    ],
+)
+def test_plain_http_only_where_the_user_said_so(scheme: str, settings: dict[str, object], is_allowed: bool) -> None:
+    store = CloudStore(scheme, "example.test", StoreOptions(settings=settings, timeout_s=0.25))
+    assert str(store._store.client_options["allow_http"]).lower() == str(is_allowed).lower()

@@ -1,0 +1,115 @@
+"""The open stores: one for equal options, the asking process's environment, URLs that obstore cannot say."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+
+from sds.errors import AccessDenied, OptionError, UnsupportedSource
+from sds.storage import StoreOptions, Stores
+from sds.storage import store as store_module
+from sds.storage.web import WebStore, _is_odd
+
+
+def test_equal_options_share_a_store() -> None:
+    stores = Stores()
+    one = stores.intern(StoreOptions(settings={"region": "a"}))
+    two = stores.intern(StoreOptions(settings={"region": "a"}))
+    other = stores.intern(StoreOptions(settings={"region": "b"}))
+    assert one is two and one is not other
+
+    def which(options: StoreOptions, url: str = "http://h/x") -> Any:
+        return stores.call(url, options, lambda store, _: store)
+
+    assert which(one) is which(two) and which(one) is not which(other)
+    assert which(one) is not which(one, "http://h2/x") and which(one) is not which(one, "https://h/x")
+
+
+def test_builders_see_the_asking_process_environment_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_REGION", "servers-own")
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "servers-own")
+    seen: dict[str, str] = {}
+    with store_module._environment({"AWS_REGION": "clients", "GOOGLE_X": "1"}):
+        seen.update({k: v for k, v in os.environ.items() if k.startswith(("AWS_", "GOOGLE_", "AZURE_"))})
+    assert seen == {"AWS_REGION": "clients", "GOOGLE_X": "1"}
+    assert os.environ["AWS_REGION"] == os.environ["AWS_SESSION_TOKEN"] == "servers-own"
+    assert "GOOGLE_X" not in os.environ
+
+
+def test_the_environment_comes_back_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_REGION", "servers-own")
+    with pytest.raises(RuntimeError), store_module._environment({"AWS_REGION": "clients"}):
+        raise RuntimeError
+    assert os.environ["AWS_REGION"] == "servers-own"
+
+
+def test_options_that_nobody_knows_are_named() -> None:
+    options = StoreOptions(settings={"s3": {"no_such_option": "SECRET"}})
+    with pytest.raises(OptionError, match="storage_options are not understood") as caught:
+        Stores().call("s3://bucket/key", options, lambda store, key: store.head(key))
+    assert "SECRET" not in str(caught.value)
+
+
+@pytest.mark.parametrize("key", ["x?y", "", "a//b", "/a", "a/", "a%2Fb", "a%2Bb", "%E9", "a%0Ab"])
+def test_odd_keys(key: str) -> None:
+    assert _is_odd(key)
+
+
+@pytest.mark.parametrize(
+    "key", ["a.jpg", "a/b.jpg", "a%20b.jpg", "%C3%BC.jpg", "a+b,c;d=e.jpg", "a~b-c_d.jpg", "ü.jpg"]
+)
+def test_plain_keys(key: str) -> None:
+    assert not _is_odd(key)
+
+
+def test_http_cannot_list_or_write_and_shows_no_password() -> None:
+    store = WebStore("https", "user:SECRET@h", StoreOptions())
+    with pytest.raises(UnsupportedSource) as listing:
+        store.list_folder("x/")
+    with pytest.raises(AccessDenied) as put:
+        store.put("x?sig=SECRET", b"")
+    assert "SECRET" not in str(listing.value) + str(put.value)
+
+
+class FakeResponse:
+    def __init__(self, location: str) -> None:
+        self.status = 302
+        self.headers = {"Location": location}
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("target", ["http://h/x", "file:///etc/passwd", "ftp://h/x", "HTTP://h/x"])
+def test_a_redirect_never_leaves_https(target: str) -> None:
+    store = WebStore("https", "h", StoreOptions())
+    asked: list[str] = []
+
+    class Pool:
+        def request(self, method: str, url: str, **options: Any) -> FakeResponse:
+            assert options["redirect"] is False
+            asked.append(url)
+            return FakeResponse(target)
+
+    store._pool = Pool()  # type: ignore[assignment]
+    with pytest.raises(AccessDenied, match="redirect leaves https"):
+        store.open("x?y")
+    assert asked == ["https://h/x?y"]
+
+
+def test_headers_for_a_host_are_for_that_host_alone() -> None:
+    store = WebStore("https", "h", StoreOptions(settings={"https": {"headers": {"X-Api-Key": "SECRET"}}}))
+    sent: list[tuple[str, dict[str, str]]] = []
+
+    class Pool:
+        def request(self, method: str, url: str, headers: dict[str, str], **options: Any) -> FakeResponse:
+            sent.append((url, headers))
+            return FakeResponse("https://elsewhere/x")
+
+    store._pool = Pool()  # type: ignore[assignment]
+    with pytest.raises(OSError, match="more than 5 redirects"):
+        store.open("x")  # plain, but obstore would carry such a header along
+    assert sent[0] == ("https://h/x", {"X-Api-Key": "SECRET"})
+    assert all(headers == {} for _, headers in sent[1:])
