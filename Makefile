@@ -59,6 +59,7 @@ soak: $(READY) $(AZURITE)
 
 bench-media: $(READY)
 	$(BIN)/python benchmarks/images.py
+	$(BIN)/python benchmarks/media.py
 
 # 10,000 broken files of each kind
 fuzz-media: $(READY)

@@ -57,9 +57,20 @@ def start(script: str, **args: Any) -> subprocess.Popen[str]:
 
 def result(process: subprocess.Popen[str], timeout_s: float = 60.0) -> Any:
     """What a client script printed last, as a value."""
-    out, err = process.communicate(timeout=timeout_s)
+    out, err = process.communicate(timeout=timeout_s)  # a second call gives the same
     assert process.returncode == 0, err
     return json.loads(out.splitlines()[-1])
+
+
+def results(processes: list[subprocess.Popen[str]]) -> list[Any]:
+    """What each of them printed last; if one fails, the others are ended too."""
+    try:
+        return [result(process) for process in processes]
+    finally:
+        for process in processes:
+            if process.poll() is None:
+                process.kill()
+            process.communicate()
 
 
 def say(text: str) -> None:

@@ -302,6 +302,9 @@ def loop(args):
     loader = sds.StreamingDataLoader(ds, 2, num_workers=args["num_workers"])
     if args["state"] is not None:
         loader.load_state_dict(args["state"])
+    if args["bare"]:  # all but the data: how long a process with torch takes to end on this machine, as busy as it is
+        Path(args["log"]).write_text("ready")
+        time.sleep(60)
     with open(args["log"], "a", buffering=1) as log:
         for batch in loader:
             log.write(json.dumps({"keys": sample_keys(batch), "state": loader.state_dict()}) + "\n")
@@ -319,7 +322,7 @@ def run_rank(scenario, args):
         return {"error": type(error).__name__, "message": str(error), "rank": getattr(error, "rank", None)}
 
 
-def fork_rank(request, rank, port, folder):
+def fork_rank(request, rank, port, folder, start):
     """A rank: a child of this process with torch.distributed, which leaves its answer in a file."""
     pid = os.fork()
     if pid:
@@ -337,11 +340,12 @@ def fork_rank(request, rank, port, folder):
         torch.set_num_threads(1)
         dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=size)
         answer = run_rank(request["scenario"], request["args"])
+        answer["seconds"] = time.monotonic() - start
         temporary = folder / f"{rank}.tmp"
         temporary.write_text(json.dumps(answer))
         temporary.rename(folder / f"{rank}.json")
         # a rank that is done closes its connections, which another one may be about to write to
-        deadline = time.monotonic() + request.get("linger", 1.0)
+        deadline = time.monotonic() + request.get("linger", 10.0)
         while len(list(folder.glob("*.json"))) < size and time.monotonic() < deadline:
             time.sleep(0.005)
         status = 0
@@ -359,12 +363,11 @@ def run_gang(request):
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     start = time.monotonic()
-    waiting = {fork_rank(request, rank, port, folder): rank for rank in range(request["size"])}
-    kill_at, killed, seconds = request.get("kill_at"), False, {}
+    waiting = {fork_rank(request, rank, port, folder, start): rank for rank in range(request["size"])}
+    kill_at, killed = request.get("kill_at"), False
     while waiting and time.monotonic() < start + request["timeout"]:
-        for pid, rank in list(waiting.items()):
+        for pid in list(waiting):
             if os.waitpid(pid, os.WNOHANG)[0]:
-                seconds[rank] = time.monotonic() - start
                 del waiting[pid]
         if kill_at is not None and not killed:
             logs = [Path(request["args"]["folder"], f"{rank}.jsonl") for rank in range(request["size"])]
@@ -381,7 +384,7 @@ def run_gang(request):
     for rank in range(request["size"]):
         answer = folder / f"{rank}.json"
         found = json.loads(answer.read_text()) if answer.exists() else {"dead": True}
-        answers.append({**found, "seconds": seconds.get(rank), "log": (folder / f"{rank}.err").read_text()[-4000:]})
+        answers.append({**found, "log": (folder / f"{rank}.err").read_text()[-4000:]})
     return {"ranks": answers, "hung": hung, "left": wait_for_orphans(), "killed": killed}
 
 

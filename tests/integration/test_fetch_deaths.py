@@ -79,7 +79,7 @@ print(json.dumps(right_ones))
     options = {"dst": str(dst), "limit": 20 * SIZE}
     processes = [fetching.start(script, options=options, urls=urls, size=SIZE, rounds=4) for _ in range(4)]
     with fetching.killing(dst, times=4, every_s=0.4):
-        assert [fetching.result(process) for process in processes] == [4 * len(urls)] * 4
+        assert fetching.results(processes) == [4 * len(urls)] * 4
 
 
 def test_a_killed_client_lets_go(dst: Path, urls: list[str]) -> None:

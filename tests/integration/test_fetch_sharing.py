@@ -73,7 +73,7 @@ def test_eight_processes_never_pass_the_limit(
             fetching.start(WALK, options=options, urls=urls, sizes=sizes_by_name(sizes), seed=seed, ahead=16)
             for seed in range(8)
         ]
-        results = [fetching.result(process) for process in processes]
+        results = fetching.results(processes)
     total: collections.Counter[str] = collections.Counter()
     for each in results:
         total.update(each)
@@ -105,7 +105,7 @@ def test_one_object_per_client_and_windows_beyond_the_limit(
             fetching.start(WALK, options=options, urls=urls, sizes=sizes_by_name(sizes), seed=seed, ahead=30)
             for seed in range(4)
         ]
-        results = [fetching.result(process) for process in processes]
+        results = fetching.results(processes)
     fetching.say(f"4 clients, room for 4, 30 ahead: {time.monotonic() - started:.1f} s, most on disk {watch.most}")
     assert sum(each["wrong"] for each in results) == 0
     assert watch.most <= 40_000

@@ -79,20 +79,20 @@ def test_ctrl_c_ends_at_once_and_a_restart_goes_on(source, s3, tmp_path, num_wor
         "state": None,
         "log": str(log),
         "seconds": 0.05,
+        "bare": False,
     }
-    process = subprocess.Popen(
-        [sys.executable, str(HERE), "loop", json.dumps(args)], start_new_session=True, stderr=subprocess.PIPE, text=True
-    )
+    bare = tmp_path / "bare"
+    idle = start_loop({**args, "cache": str(tmp_path / "other"), "log": str(bare), "bare": True})
+    wait_for(bare.exists, idle)
+    process = start_loop(args)
     wait_for(lambda: log.exists() and len(log.read_text().splitlines()) >= 3, process)
     family = psutil.Process(process.pid).children(recursive=True)
     assert sum("gang.py" in " ".join(child.cmdline()) for child in family) == num_workers
-    start = time.monotonic()
-    os.killpg(process.pid, signal.SIGINT)
-    _, errors = process.communicate(timeout=10)
-    seconds = time.monotonic() - start
+    seconds, errors = interrupt(process)
+    seconds_of_nothing, _ = interrupt(idle)
     assert process.returncode == -signal.SIGINT, errors
     assert "KeyboardInterrupt" in errors
-    assert seconds < 1.0, f"{seconds:.2f} s\n{errors}"
+    assert seconds - seconds_of_nothing < 1.0, f"{seconds:.2f} s, {seconds_of_nothing:.2f} s without data\n{errors}"
     wait_for(lambda: not any(child.is_running() for child in family), None)
     done = [json.loads(line) for line in log.read_text().splitlines()]
     args |= {"state": done[-1]["state"], "seconds": 0}
@@ -101,7 +101,21 @@ def test_ctrl_c_ends_at_once_and_a_restart_goes_on(source, s3, tmp_path, num_wor
     assert sorted(keys) == [f"{i:03}" for i in range(ROWS)]
 
 
-def wait_for(condition, process, seconds=20):
+def start_loop(args):
+    command = [sys.executable, str(HERE), "loop", json.dumps(args)]
+    return subprocess.Popen(command, start_new_session=True, stderr=subprocess.PIPE, text=True)
+
+
+def interrupt(process):
+    """Ctrl-C, as a terminal sends it: to the whole group. Seconds until the prompt is back, and what was printed."""
+    start = time.monotonic()
+    os.killpg(process.pid, signal.SIGINT)
+    process.wait(timeout=10)
+    seconds = time.monotonic() - start
+    return seconds, process.communicate(timeout=10)[1]
+
+
+def wait_for(condition, process, seconds=60):
     deadline = time.monotonic() + seconds
     while not condition():
         assert process is None or process.poll() is None, process.stderr.read()

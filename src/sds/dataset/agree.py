@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch.distributed as dist
@@ -88,26 +88,21 @@ class Agreement:
             deadline = time.monotonic() + timeout_s
             others = {rank: self._read(store, rank, deadline) for rank in range(world.size)}
             store.set(f"{self._name}/{world.rank}/has read", "")
-            self._raise_failures(store, world)
-        missing = [rank for rank, theirs in others.items() if theirs is None]
-        if missing:
-            hint = (
-                "look at the logs of these ranks; 5 * `timeout` is how long the others wait; "
-                "a dataset that only some ranks read needs a `world` of its own, such as world=sds.World()"
-            )
-            raise SourceError(f"ranks did not come within {timeout_s:.0f} s: {missing}", hint=hint, rank=missing[0])
-        for rank, theirs in others.items():
-            assert theirs is not None
-            differing = [name for name in facts if theirs.get(name) != (others[0] or {}).get(name)]
-            if differing:
-                name = differing[0]
+            try:
+                self._raise_failures(store, world)
+                _raise_differences(others, timeout_s)
+            except SdsError:
                 self._let_others_read(store, world)
-                raise StateMismatch(
-                    f"ranks have different datasets: {name} is {theirs.get(name)!r} on rank {rank} "
-                    f"and {(others[0] or {}).get(name)!r} on rank 0",
-                    hint="give all ranks the same source, query and seed; is an index file stale on one node?",
-                    rank=rank,
-                )
+                raise
+
+    def _let_others_read(self, store: Any, world: World) -> None:
+        """Stays a moment before this rank ends: if it holds the store, the others could not read what is wrong."""
+        deadline = time.monotonic() + _FAREWELL_S
+        with contextlib.suppress(dist.DistError):
+            for rank in range(world.size):
+                if rank not in self._stands_for and store.check([f"{self._name}/{rank}"]):
+                    while not store.check([f"{self._name}/{rank}/has read"]) and time.monotonic() < deadline:
+                        time.sleep(_POLL_S)
 
     def _read(self, store: Any, rank: int, deadline: float) -> dict[str, Any] | None:
         key = f"{self._name}/{rank}"
@@ -115,14 +110,6 @@ class Agreement:
             return None
         facts: dict[str, Any] = json.loads(store.get(key))
         return facts
-
-    def _let_others_read(self, store: Any, world: World) -> None:
-        """Stays a moment before this rank ends: if it holds the store, the others could not read what is wrong."""
-        deadline = time.monotonic() + _FAREWELL_S
-        absent = set(self._stands_for) - {world.rank}
-        with contextlib.suppress(dist.DistError):
-            for rank in set(range(world.size)) - absent:
-                self._wait(store, f"{self._name}/{rank}/has read", deadline)
 
     def _wait(self, store: Any, key: str, deadline: float) -> bool:
         while not store.check([key]):
@@ -139,6 +126,27 @@ class Agreement:
                     f"rank {failed['rank']} could not make its dataset: {failed['reason']}",
                     hint="this rank is fine: look at the log of that one",
                     rank=failed["rank"],
+                )
+
+
+def _raise_differences(found: Mapping[int, dict[str, Any] | None], timeout_s: float) -> None:
+    missing = [rank for rank, facts in found.items() if facts is None]
+    if missing:
+        raise SourceError(
+            f"ranks did not come within {timeout_s:.0f} s: {missing}",
+            hint="look at the logs of these ranks; 5 * `timeout` is how long the others wait; "
+            "a dataset that only some ranks read needs a `world` of its own, such as world=sds.World()",
+            rank=missing[0],
+        )
+    first = found[0] or {}
+    for rank, facts in found.items():
+        for name, value in (facts or {}).items():
+            if value != first.get(name):
+                raise StateMismatch(
+                    f"ranks have different datasets: {name} is {value!r} on rank {rank} "
+                    f"and {first.get(name)!r} on rank 0",
+                    hint="give all ranks the same source, query and seed; is an index file stale on one node?",
+                    rank=rank,
                 )
 
 

@@ -10,7 +10,6 @@ aside before it is asked for, so that a store is rarely asked twice for what has
 
 from __future__ import annotations
 
-import heapq
 import os
 import queue
 import threading
@@ -21,6 +20,7 @@ from typing import Protocol
 from sds.errors import CacheFull, FetchError, SdsError
 from sds.fetch.bodies import gather, write
 from sds.fetch.cache import Cache, Entry
+from sds.fetch.parking import Parking
 from sds.storage import Body, Buffer, Store, StoreOptions, Stores
 from sds.units import format_bytes
 from sds.urls import redact
@@ -82,8 +82,7 @@ class Flights:
         self._evict_from = evict_from
         self._stores = Stores()
         self._flights: dict[str, Flight] = {}
-        self._parked: list[tuple[int, Flight]] = []  # a heap by number: the earliest asked first
-        self._num_deserted = 0  # parked flights that nobody wants any more
+        self._parked: Parking[Flight] = Parking()
         self._ready: queue.SimpleQueue[Flight] = queue.SimpleQueue()
         self._unwritten: queue.SimpleQueue[Flight] = queue.SimpleQueue()
         self._num_threads = 0
@@ -120,27 +119,22 @@ class Flights:
     def leave(self, flight: Flight, waiter: Waiter) -> None:
         """A waiter no longer wants an object; what nobody wants and is not on its way is dropped. Under the lock."""
         flight.waiters = [(w, slot) for w, slot in flight.waiters if w is not waiter]
-        if flight.waiters or not flight.is_parked:
-            return
-        flight.is_parked = False
-        del self._flights[flight.key]
-        self._num_deserted += 1
-        if self._num_deserted > len(self._parked) // 2:
-            self._parked = [(n, f) for n, f in self._parked if f.is_parked]
-            heapq.heapify(self._parked)
-            self._num_deserted = 0
+        if flight.is_parked and not flight.waiters:
+            self._parked.desert(flight)
+            del self._flights[flight.key]
 
     def admit(self) -> None:
         """Lets parked flights take off while there is room. Call under the lock whenever room came free."""
-        while (flight := self._first_parked()) is not None:
+        while (flight := self._parked.first()) is not None:
             flight.wanted = self._expected(flight)
             if not self._reserve(flight, flight.wanted):
                 return
-            self._take_off()
+            self._parked.take()
+            self._ready.put(flight)
 
     def starving(self) -> tuple[float, Flight] | None:
         """The first parked flight and since when it waits. Under the lock."""
-        flight = self._first_parked()
+        flight = self._parked.first()
         return None if flight is None or flight.waits_since is None else (flight.waits_since, flight)
 
     @property
@@ -155,33 +149,22 @@ class Flights:
 
     def probe(self) -> None:
         """Lets the first parked flight ask for its size, if that was only guessed. Under the lock."""
-        flight = self._first_parked()
+        flight = self._parked.first()
         if flight is not None and flight.size is None:
             flight.may_probe = True
-            self._take_off()
+            self._parked.take()
+            self._ready.put(flight)
 
     def give_up(self, error: SdsError) -> None:
         """Fails the first parked flight. Under the lock."""
-        flight = self._first_parked()
+        flight = self._parked.take()
         if flight is not None:
-            heapq.heappop(self._parked)
             self._finish(flight, error)
 
-    def _first_parked(self) -> Flight | None:
-        while self._parked and not self._parked[0][1].is_parked:
-            heapq.heappop(self._parked)
-            self._num_deserted -= 1
-        return self._parked[0][1] if self._parked else None
-
-    def _take_off(self) -> None:
-        flight = heapq.heappop(self._parked)[1]
-        flight.is_parked = False
-        self._ready.put(flight)
-
     def _park(self, flight: Flight) -> None:
-        flight.wanted, flight.is_parked, flight.may_probe = self._expected(flight), True, False
+        flight.wanted, flight.may_probe = self._expected(flight), False
         flight.waits_since = flight.waits_since or time.monotonic()
-        heapq.heappush(self._parked, (flight.number, flight))
+        self._parked.add(flight)
 
     @property
     def usual_size(self) -> int:
@@ -215,7 +198,7 @@ class Flights:
                 continue
             with self._lock:
                 self._num_active -= 1
-                if has_room:
+                if has_room or not flight.waiters:
                     self._finish(flight, outcome)
                 else:
                     self._park(flight)
@@ -279,7 +262,7 @@ class Flights:
         return not self._waits_behind(flight) and self._reserve(flight, self._expected(flight))
 
     def _waits_behind(self, flight: Flight) -> bool:
-        first = self._first_parked()
+        first = self._parked.first()
         return first is not None and first.number < flight.number
 
     def _make_room(self, flight: Flight, size: int) -> bool:
@@ -330,7 +313,6 @@ class Flights:
     def _finish(self, flight: Flight, error: SdsError | None) -> None:
         """Publishes what was written, tells everybody who waits, and lets the next ones take off."""
         del self._flights[flight.key]
-        flight.is_parked = False
         entry: Entry | None = None
         if flight.part and flight.reserved is not None and error is None:
             try:

@@ -254,10 +254,24 @@ class Link:
                     self._wire.close()
                     return False
                 self._released.clear()
-                requests = [pending.request for _, pending in sorted(self._live.items()) if pending.error is None]
+                requests = self._all_again()
             if requests:
                 self._send(p.encode(requests))
             return True
+
+    def _all_again(self) -> list[p.Request]:
+        """What to ask a new server for: first what is in use, at any price, then the rest, in the order of asking."""
+        urgent: list[p.Request] = []
+        others: list[p.Request] = []
+        for id, pending in sorted(self._live.items()):
+            if pending.error is not None:
+                continue
+            if pending.in_use:
+                urgent += [pending.request, p.Want(id)]
+            else:
+                pending.reply, pending.is_deferred = None, False  # what the dead server said holds no more
+                others.append(pending.request)
+        return urgent + others
 
     def _take(self, replies: list[p.Reply]) -> None:
         trim = wake = False
