@@ -13,8 +13,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 import sds
 
 
@@ -23,7 +21,7 @@ def check(sample: dict[str, Any]) -> dict[str, Any]:
     digest = hashlib.sha256(Path(sample["url"]).read_bytes()).hexdigest()
     if digest != sample["__sample_key__"]:
         raise ValueError(f"wrong bytes: {sample['__sample_key__']}")
-    return {"__sample_key__": digest, "epoch": sample["__epoch__"]}
+    return {"__sample_key__": digest, "epoch": sample["__epoch__"], "pid": os.getpid()}
 
 
 def main(settings: dict[str, Any]) -> None:
@@ -39,20 +37,21 @@ def main(settings: dict[str, Any]) -> None:
         cache_limit=settings["cache_limit"],
         storage_options=settings["storage_options"],
     )
-    loader = sds.StreamingDataLoader(dataset, 4, num_workers=2)
+    loader = sds.StreamingDataLoader(dataset, 4, num_workers=2, multiprocessing_context=settings["start_method"])
     if known["state"] is not None:
         loader.load_state_dict(known["state"])
     while dataset.epoch < settings["num_epochs"]:
+        workers: set[int] = set()
         try:
             for batch in loader:
                 time.sleep(settings["pause_s"])
                 delivered = [list(each) for each in zip(batch["epoch"].tolist(), batch["__sample_key__"], strict=True)]
-                children = [each.pid for each in psutil.Process().children() if each.name() == "pt_data_worker"]
+                workers |= set(batch["pid"].tolist())
                 known = {
                     "state": loader.state_dict(),
                     "delivered": known["delivered"] + delivered,
                     "deaths": known["deaths"],
-                    "workers": children,
+                    "workers": sorted(workers),
                 }
                 part = notes.with_suffix(f".{os.getpid()}")
                 part.write_text(json.dumps(known))

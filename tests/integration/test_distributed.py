@@ -202,7 +202,7 @@ def test_an_error_of_the_reading_rank_is_raised_on_all(gangs, args, tmp_path):
 
 
 def test_ranks_that_leave_the_loop_at_different_steps_get_an_error_and_no_wrong_batch(gangs, args, tmp_path):
-    for each in gangs.run("broadcast_out_of_step", 4, tmp_path / "gang", args=args)[2:]:
+    for each in gangs.run("broadcast_out_of_step", 4, tmp_path / "gang", args=args, linger=1)[2:]:
         assert each["error"] == "SampleError" and "different iterations" in each["message"]
 
 

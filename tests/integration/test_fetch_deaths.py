@@ -82,6 +82,26 @@ print(json.dumps(right_ones))
         assert fetching.results(processes) == [4 * len(urls)] * 4
 
 
+def test_what_a_dead_server_had_ready_is_held_anew_or_fetched_anew(dst: Path, urls: list[str]) -> None:
+    """A new server gives each client its share only: the rest of what the dead one had ready must not be relied on."""
+    options = FetchOptions(dst=str(dst), limit=6 * SIZE)
+    first, second = FetchClient(options), FetchClient(options)
+    ready = first.submit([[(url, None)] for url in urls[:6]])
+    fetching.until(lambda: fetching.num_bytes_on_disk(dst) == 6 * SIZE)
+    in_use = [ticket.take()[0] for ticket in ready[:2]]
+    second.head(urls[0])
+    (pid,) = fetching.server_pids(dst)
+    fetching.kill(pid)
+    fetching.until(lambda: fetching.server_pids(dst) not in ([], [pid]))
+    assert take_all(second, urls[6:30], ahead=4) == 24  # which evicts whatever is not held
+    assert all(fetching.is_right(path, url, SIZE) for path, url in zip(in_use, urls, strict=False))
+    for ticket, url in zip(ready, urls, strict=False):
+        assert fetching.is_right(ticket.take()[0], url, SIZE)
+        ticket.release()
+    first.close()
+    second.close()
+
+
 def test_a_killed_client_lets_go(dst: Path, urls: list[str]) -> None:
     script = """
 tickets = client.submit([[(url, None)] for url in args['urls'][:4]])

@@ -35,6 +35,13 @@ PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["reading"])
 
 
+def is_running(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
 class Reader:
     """The reader, started as often as need be, and what it wrote down."""
 
@@ -77,7 +84,7 @@ class Reader:
         return True
 
     def workers(self) -> list[int]:
-        return [pid for pid in self.known()["workers"] if psutil.pid_exists(pid)]
+        return [pid for pid in self.known()["workers"] if is_running(pid)]
 
 
 @pytest.fixture
@@ -100,6 +107,7 @@ def reader(s3: S3Server, bucket: str, tmp_path: Path, dst: Path) -> Iterator[Cal
             "notes": str(tmp_path / "notes.json"),
             "num_epochs": 2,
             "pause_s": 0.01,
+            "start_method": "fork",
             "cache_limit": NUM_OBJECTS * SIZE // 2,  # so that there is always something to fetch
             "storage_options": s3.storage_options,
         }
@@ -173,6 +181,7 @@ def test_the_main_process_is_killed(reader: Callable[..., Reader]) -> None:
     running = reader(pause_s=0.03)
     chance = random.Random(3)
     for number in range(NUM_KILLS):
+        running.settings["start_method"] = "forkserver" if number % 3 == 0 else "fork"
         running.start()
         assert running.wait_for_batches(chance.randint(1, 4)), "it ended before it could be killed"
         time.sleep(chance.uniform(0, 0.05))

@@ -6,6 +6,7 @@ parent was killed ends by itself at once, instead of at torch's next look after 
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import threading
 import time
@@ -38,10 +39,11 @@ def _end_with_parent() -> None:
     if _watched:
         return
     _watched = True
-    parent = os.getppid()
+    parent, process = os.getppid(), multiprocessing.parent_process()
 
     def watch() -> None:
-        while os.getppid() == parent:
+        # a forkserver is the parent of workers that are not its own; and siblings that were forked hold a process alive
+        while os.getppid() == parent and (process is None or process.is_alive()):
             time.sleep(0.25)
         os._exit(1)  # nobody is left to clean up for; torch's own queues would block an orderly end
 

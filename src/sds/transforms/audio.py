@@ -17,7 +17,7 @@ from sds.errors import SampleError
 from sds.transforms.audio_reader import AudioReader, open_audio
 from sds.transforms.base import SampleTransform, check_choice, check_field, check_int, decode_error, rng
 from sds.transforms.container import locate
-from sds.transforms.loudness import window_db
+from sds.transforms.loudness import window_db, within_scale
 from sds.transforms.options import check_optional_field, check_positive, load_package
 from sds.types import Sample
 
@@ -98,7 +98,7 @@ class DecodeAudio(SampleTransform):
         except Exception as error:  # the boundary to foreign decoders, which raise anything
             reason = str(error).strip() or type(error).__name__
             raise decode_error(sample, "audio", reason, field=self.input_field, path=path) from error
-        sample[self.output_field] = torch.from_numpy(np.clip(np.ascontiguousarray(clip.waveform), -1, 1))  # [c, t]
+        sample[self.output_field] = torch.from_numpy(within_scale(clip.waveform))  # [c, t]
         if self.original_sr_output_field is not None:
             sample[self.original_sr_output_field] = clip.sample_rate
         if self.clip_start_output_field is not None:
@@ -146,6 +146,6 @@ class DecodeAudio(SampleTransform):
 
 
 def _finite(waveform: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    if not np.isfinite(waveform).all():  # a damaged file of floats
+    if waveform.size and not np.isfinite([waveform.max(), waveform.min()]).all():  # a damaged file of floats
         raise ValueError("it has samples that are no numbers")
     return waveform

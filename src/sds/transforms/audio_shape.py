@@ -15,7 +15,7 @@ import torch
 
 from sds.errors import OptionError
 from sds.transforms.base import SampleTransform, check_choice, check_field, check_int, require, wrong
-from sds.transforms.loudness import integrated_lufs, peak_db, rms_db
+from sds.transforms.loudness import integrated_lufs, peak_db, rms_db, within_scale
 from sds.transforms.options import check_optional_field, check_positive, load_package, number_of
 from sds.types import Sample
 
@@ -119,7 +119,7 @@ class ResizeAudio(SampleTransform):
         if waveform.shape[1] and original != self.target_audio_sr:
             resample: Any = load_package("soxr", "audio").resample
             waveform = resample(waveform.T, original, self.target_audio_sr, self.quality).T  # [c, t']
-            waveform = np.clip(waveform, -1, 1)  # a filter may ring over full scale
+            waveform = within_scale(waveform)  # a filter may ring over full scale
         length = max(0, round(self.target_audio_sr * seconds))
         result = np.zeros((len(waveform), length), np.float32)
         kept = min(length, waveform.shape[1])
@@ -208,4 +208,4 @@ def _waveform(sample: Sample, field: str) -> Waveform:
     if array.dtype.kind in "iu":
         scale = 2.0 ** (8 * array.dtype.itemsize - 1)
         array = (array - (scale if array.dtype.kind == "u" else 0.0)) / scale
-    return np.clip(np.ascontiguousarray(array, np.float32), -1, 1)
+    return within_scale(array)

@@ -11,7 +11,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["integrated_lufs", "loudest_offset", "peak_db", "rms_db", "window_db"]
+__all__ = ["integrated_lufs", "loudest_offset", "peak_db", "rms_db", "window_db", "within_scale"]
 
 Waveform = npt.NDArray[np.float32]
 
@@ -19,6 +19,14 @@ _BLOCK_S, _HOP_S = 0.4, 0.1
 _ABSOLUTE_GATE, _RELATIVE_GATE = -70.0, -10.0
 _SURROUND = 1.41  # what the channels behind count; the order is left, right, centre, LFE (from six on), the others
 _TAIL_S = 0.5  # the filters' echo is below 1e-9 after that
+
+
+def within_scale(waveform: Waveform) -> Waveform:
+    """The waveform, contiguous and writable, clipped to [-1, 1] where it must be."""
+    waveform = np.require(waveform, np.float32, ("C", "W"))
+    if waveform.size and (waveform.max() > 1 or waveform.min() < -1):
+        waveform = np.clip(waveform, -1, 1)
+    return waveform
 
 
 def peak_db(waveform: Waveform) -> float:

@@ -17,6 +17,7 @@ from sds.errors import OptionError, SampleError
 from sds.transforms.audio_reader import AudioReader, open_audio, open_track
 from sds.transforms.base import SampleTransform, check_choice, check_field, decode_error
 from sds.transforms.container import Media, locate
+from sds.transforms.loudness import within_scale
 from sds.transforms.options import check_optional_field, load_package
 from sds.transforms.video import DecodeVideo, VideoClip
 from sds.types import Sample
@@ -144,4 +145,4 @@ def _span(reader: AudioReader, start: float, end: float) -> npt.NDArray[np.float
         result[:, : found.shape[1]] = found
     if not np.isfinite(result).all():
         raise ValueError("it has samples that are no numbers")
-    return np.clip(result, -1, 1)
+    return within_scale(result)

@@ -165,9 +165,7 @@ class VideoReader:
                 break
         return not wanted
 
-    def _decode_all(
-        self, offset: int | None, ticks: Sequence[int], emit: Emit, *, needs_keyframe: bool = True
-    ) -> None:
+    def _decode_all(self, offset: int | None, ticks: Sequence[int], emit: Emit, *, needs_keyframe: bool = True) -> None:
         """Decodes every frame from a keyframe after a seek (None: the start), takes the last that is not later."""
         self._stream.codec_context.skip_frame = "DEFAULT"
         trusted = None  # the time of the first keyframe

@@ -1,0 +1,31 @@
+"""The examples with videos run, each in a process of its own, and print what they promise."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from docs.pages import ROOT
+
+
+@pytest.mark.parametrize(
+    ("name", "lines", "expected"),
+    [
+        ("video.py", 6, "epoch 1: (4, 8, 3, 64, 64) torch.uint8: "),
+        ("audio_video.py", 4, "a .wav beside it: video (4, 12, 3, 48, 48), sound (4, 1, 16000), 1.0 s each"),
+        (
+            "video_to_video_on_shared_timestamps.py",
+            2,
+            "source (4, 6, 3, 64, 64), target (4, 6, 3, 32, 32), at most 0.0",
+        ),
+    ],
+)
+def test_an_example_with_videos_runs(name: str, lines: int, expected: str, tmp_path: Path) -> None:
+    command = [sys.executable, ROOT / "examples" / name]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) == lines
+    assert expected in done.stdout
