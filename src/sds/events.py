@@ -64,6 +64,7 @@ class Stats:
     evictions: int = 0
     failures: int = 0
     stand_ins: int = 0
+    dropped: int = 0
     time_to_first_batch: float | None = None
     wall_s: float = 0.0
     wait_s: Mapping[str, float] = field(default_factory=dict)
@@ -105,7 +106,7 @@ class Stats:
                 f"in {self.requests} requests, {self.retries} retries",
                 f"cache: {self.hits} hits, {self.misses} misses ({self.hit_rate:.1%} hit rate), "
                 f"{self.evictions} evictions",
-                f"failures: {self.failures}, stand-ins: {self.stand_ins}",
+                f"failures: {self.failures}, stand-ins: {self.stand_ins}, dropped by transforms: {self.dropped}",
                 f"busy: {busy or 'nothing measurable'}",
                 f"bottleneck: {self.bottleneck} ({_KNOBS[self.bottleneck]})",
             ]

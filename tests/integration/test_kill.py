@@ -30,9 +30,9 @@ NUM_OBJECTS = 120
 SIZE = 20_000
 NUM_KILLS = 10
 
-# a server that has imported everything, and forks: a start costs nothing
+# a server that has imported what takes long, and forks: a start costs little
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["reading"])
+PROCESSES.set_forkserver_preload(["sds.loader"])
 
 
 def is_running(pid: int) -> bool:

@@ -42,7 +42,7 @@ class Delivery:
         except BaseException:
             ticket.release()
             raise
-        self.policy.succeeded()
+        self.policy.succeeded(len(samples))
         if must_hold(samples, ticket):
             held.append(ticket)
         else:

@@ -6,6 +6,7 @@ impossible value is an OptionError that names its keyword.
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import os
 import re
@@ -19,10 +20,11 @@ import platformdirs
 from sds.errors import OptionError
 from sds.fetch import FetchOptions
 from sds.fetch.evict import POLICIES
+from sds.fetch.protocol import STORAGE_OPTIONS
 from sds.index import IndexOptions
 from sds.types import DataType, Transform
 from sds.units import parse_bytes
-from sds.urls import is_remote
+from sds.urls import SCHEMES, is_remote
 from sds.world import World
 
 __all__ = ["Options", "FailureOptions", "check_choice", "check_count", "check_flag", "check_world", "default_dst"]
@@ -121,8 +123,7 @@ def sort_keywords(given: Mapping[str, Any]) -> Options:
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout < 86400:
         raise OptionError(f"timeout is not a number of seconds: {timeout!r}", hint="give seconds, such as timeout=60")
     settings = given["storage_options"] or {}
-    if not isinstance(settings, Mapping):
-        raise OptionError("storage_options is not a dict", hint="storage_options={'endpoint': ..., 'region': ...}")
+    _check_settings(settings)
     limit = given["cache_limit"]
     dst, name = given["dst"], _name_of(given["src"]) if given["name"] is None else _folder_name(given["name"])
     return Options(
@@ -158,6 +159,20 @@ def sort_keywords(given: Mapping[str, Any]) -> Options:
         infinite=bool(given["infinite_iteration"]),
         unaligned=bool(given["unaligned_worker_index"]),
     )
+
+
+def _check_settings(settings: Any) -> None:
+    """A misspelt option must not send a user's requests to somebody else's endpoint."""
+    if not isinstance(settings, Mapping):
+        raise OptionError("storage_options is not a dict", hint="storage_options={'endpoint': ..., 'region': ...}")
+    for name, value in settings.items():
+        if isinstance(value, Mapping) and name in SCHEMES:
+            continue
+        if name not in STORAGE_OPTIONS or (isinstance(value, Mapping) and name != "headers"):
+            close = difflib.get_close_matches(str(name), STORAGE_OPTIONS, n=1)
+            meant = f"did you mean {close[0]!r}? " if close else ""
+            hint = f"{meant}known: {', '.join(sorted(STORAGE_OPTIONS))}; others under their scheme: {{'s3': {{...}}}}"
+            raise OptionError(f"storage_options has an unknown entry: {name!r}", hint=hint)
 
 
 def check_choice(keyword: str, value: Any, choices: Iterable[str]) -> None:

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Sequence
 
 from sds.dataset.options import FailureOptions
-from sds.errors import SdsError, TooManyFailures
+from sds.errors import SdsError, TooManyFailures, TransformError
 from sds.events import Tally
 from sds.types import Failure, Row
 
@@ -34,14 +34,18 @@ class FailurePolicy:
         self._quarantine: list[Failure] = []
         self._num_attempts = 0
         self._num_failures = 0
+        self._num_dropped = 0
         self._num_reported = 0
         self._attempts_reported = 0
         self._first: SdsError | None = None
 
-    def succeeded(self) -> None:
-        """One more sample was made."""
+    def succeeded(self, num_samples: int) -> None:
+        """One more row became samples; none, if the transforms dropped it."""
         with self._lock:
             self._num_attempts += 1
+            self._num_dropped += not num_samples
+        if not num_samples:
+            self._tally.count("dropped")
 
     def failed(self, row: Row, error: SdsError) -> None:
         """One more sample could not be made: raises it, or counts it, or raises that it was one too many."""
@@ -72,11 +76,17 @@ class FailurePolicy:
             raise self._too_many()
 
     def end_of_epoch(self) -> None:
-        """An epoch in which everything failed is an error, however small it was."""
+        """An epoch in which everything failed, or was dropped, is an error."""
         with self._lock:
-            nothing = self._num_attempts > 0 and self._num_failures == self._num_attempts
-        if nothing and self.options.on_error == "skip":
+            attempts, failures, dropped = self._num_attempts, self._num_failures, self._num_dropped
+        if attempts and failures == attempts and self.options.on_error == "skip":
             raise self._too_many()
+        if dropped >= _ALL_OF_THE_FIRST and dropped + failures == attempts:
+            raise TransformError(
+                f"the transforms dropped every sample: {dropped} of {attempts}",
+                hint="a transform that returns None drops its sample: does one of them forget its `return sample`?",
+                stage="transform",
+            )
 
     def quarantine(self) -> list[Failure]:
         """The rows that failed, each failure once."""

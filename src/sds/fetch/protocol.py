@@ -18,6 +18,7 @@ from sds.errors import FetchError, SdsError
 from sds.types import ObjectInfo
 
 __all__ = [
+    "STORAGE_OPTIONS",
     "VERSION",
     "FetchOptions",
     "File",
@@ -45,6 +46,13 @@ __all__ = [
 
 T = TypeVar("T")
 
+# what `storage_options` may say without naming a scheme; storage/options.py knows what each store makes of it
+STORAGE_OPTIONS = frozenset(
+    (
+        "endpoint region access_key_id secret_access_key session_token anonymous requester_pays "
+        "account_name account_key headers"
+    ).split()
+)
 VERSION = 1
 MAX_FRAME = 2**30
 File: TypeAlias = tuple[str, str | None]  # URL, and its version if the index knows it

@@ -21,6 +21,7 @@ __all__ = ["retrying", "translate"]
 
 T = TypeVar("T")
 
+_REASON = re.compile(r"(Connection refused|dns error|No route to host|Network is unreachable|invalid peer certificate)")
 _STATUS = re.compile(r"status code: (\d{3})")
 _URL = re.compile(r"\bhttps?://\S+")
 _TIMEOUT = re.compile(r"timed? ?out", re.IGNORECASE)  # obstore says it only in the dump
@@ -54,6 +55,10 @@ def translate(error: Exception, url: str) -> tuple[SdsError, bool]:
     if "Missing" in cause and "Key" in cause:
         return _denied(url), False
     hint = "the network or the store failed; raise num_downloading_retries if this passes by itself"
+    reason = _REASON.search(whole)
+    if reason is not None:  # the dump names it, the first paragraph does not
+        cause = f"{cause} ({reason[1].strip()})"
+        hint = "is the endpoint right (storage_options={'endpoint': ...}), and does a server listen there?"
     return FetchError(f"object could not be fetched: {url}: {cause}", hint=hint, url=url), True
 
 

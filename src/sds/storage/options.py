@@ -27,8 +27,13 @@ _NAMES: dict[str, dict[str, str]] = {
         "requester_pays": "request_payer",
     },
     "gs": {"endpoint": "base_url", "anonymous": "skip_signature"},
-    "az": {"endpoint": "endpoint", "anonymous": "skip_signature"},
-    "http": {},
+    "az": {
+        "endpoint": "endpoint",
+        "anonymous": "skip_signature",
+        "account_name": "account_name",
+        "account_key": "account_key",
+    },
+    "http": {"headers": "headers"},
 }
 # anonymous on GCS: before a put, obstore would still ask the machine's metadata service for a token; with this, not
 _NOBODY = '{"disable_oauth": true, "client_email": "", "private_key": "", "private_key_id": ""}'
@@ -57,7 +62,7 @@ class StoreOptions(msgspec.Struct, frozen=True, repr_omit_defaults=True):
         """The settings of one scheme, under obstore's names; those of other schemes are left out."""
         scheme = "http" if scheme == "https" else scheme
         own = self.settings.get(scheme) or (self.settings.get("https") if scheme == "http" else None)
-        flat = {k: v for k, v in self.settings.items() if not isinstance(v, dict)}
+        flat = {k: v for k, v in self.settings.items() if not isinstance(v, dict) or k == "headers"}
         if own is not None and not isinstance(own, dict):
             kind = type(own).__name__  # the value may be a key
             raise OptionError(f"storage_options[{scheme!r}] is no dict: {kind}", hint="{'s3': {'endpoint': ...}}")

@@ -208,4 +208,4 @@ def _waveform(sample: Sample, field: str) -> Waveform:
     if array.dtype.kind in "iu":
         scale = 2.0 ** (8 * array.dtype.itemsize - 1)
         array = (array - (scale if array.dtype.kind == "u" else 0.0)) / scale
-    return within_scale(array)
+    return within_scale(array.astype(np.float32, copy=False))

@@ -77,6 +77,8 @@ IMPOSSIBLE = [
     ("world", (0, 1)),
     ("storage_options", 5),
     ("storage_options", "endpoint"),
+    ("storage_options", {"endpont": "http://127.0.0.1:1"}),
+    ("storage_options", {"s4": {"endpoint": "http://127.0.0.1:1"}}),
     ("dst", ""),
     ("dst", 5),
     ("dst", "s3://bucket/cache"),

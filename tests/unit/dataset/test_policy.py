@@ -8,7 +8,7 @@ import pytest
 
 from sds.dataset.options import FailureOptions
 from sds.dataset.policy import FailurePolicy
-from sds.errors import DecodeError, FetchError, TooManyFailures
+from sds.errors import DecodeError, FetchError, TooManyFailures, TransformError
 from sds.events import Tally
 from sds.types import Row
 
@@ -24,7 +24,7 @@ def fail(policy: FailurePolicy, number: int = 1, first: int = 0) -> None:
 
 def succeed(policy: FailurePolicy, number: int) -> None:
     for _ in range(number):
-        policy.succeeded()
+        policy.succeeded(1)
 
 
 class TestACount:
@@ -148,3 +148,14 @@ def test_failures_are_logged_as_asked(caplog, options, level, with_traceback):
     assert record.levelname == level
     assert "k0" in record.message and "broken 0" in record.message
     assert bool(record.exc_info) == with_traceback
+
+
+def test_an_epoch_that_the_transforms_dropped_whole_is_an_error():
+    counts = policy()
+    for _ in range(8):
+        counts.succeeded(0)
+    with pytest.raises(TransformError, match="dropped every sample: 8 of 8") as caught:
+        counts.end_of_epoch()
+    assert "return sample" in caught.value.hint
+    counts.succeeded(1)
+    counts.end_of_epoch()  # one is enough

@@ -152,7 +152,7 @@ def test_stats_read_well():
         "samples: 100 in 4.00 s (25/s), first batch after 0.25 s",
         "downloaded: 2 MB (500 KB/s) in 90 requests, 1 retries",
         "cache: 30 hits, 90 misses (25.0% hit rate), 0 evictions",
-        "failures: 0, stand-ins: 0",
+        "failures: 0, stand-ins: 0, dropped by transforms: 0",
         "busy: decode 1.50 s",
         "bottleneck: consumer (none here: the training step is what takes the time)",
     ]

@@ -1,0 +1,8 @@
+"""What a user may write into storage_options is what some store understands."""
+
+from sds.fetch.protocol import STORAGE_OPTIONS
+from sds.storage.options import _NAMES
+
+
+def test_every_name_is_understood_by_a_store():
+    assert {name for names in _NAMES.values() for name in names} == STORAGE_OPTIONS
