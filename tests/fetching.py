@@ -93,7 +93,7 @@ def kill(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def until(condition: Callable[[], Any], timeout_s: float = 5.0) -> Any:
+def until(condition: Callable[[], Any], timeout_s: float = 15.0) -> Any:
     """Waits for something to become true."""
     deadline = time.monotonic() + timeout_s
     while not (value := condition()):

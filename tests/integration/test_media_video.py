@@ -259,5 +259,7 @@ def test_nothing_stays_open(video, tmp_path: Path) -> None:
             with pytest.raises(DecodeError):
                 DecodeVideo("x", 72, "v", random_offset=False)({"x": str(broken)})
         assert len(os.listdir("/proc/self/fd")) == before
+        # and no frame waits for a collection of garbage
+        assert not [each for each in gc.get_objects() if type(each).__name__ in ("VideoFrame", "InputContainer")]
     finally:
         gc.enable()

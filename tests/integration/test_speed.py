@@ -7,6 +7,7 @@ converting a Parquet index of a million rows (once: it is kept), opening it, and
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -70,6 +71,8 @@ def test_a_million_rows_are_ready_and_the_first_sample_is_here(million: Path, tm
     cold = [first_sample(million, tmp_path / f"dst-{k}") for k in range(3)]
     warm = [first_sample(million, tmp_path / f"dst-{k}") for k in range(3)]
     fetching.say(f"first of a million rows: cold {min(cold):.2f} s (index conversion included), warm {min(warm):.2f} s")
+    if (load := os.getloadavg()[0]) > 1.5 * len(os.sched_getaffinity(0)):
+        pytest.skip(f"the machine is busy with other things: load {load:.1f}")  # seconds mean nothing then
     assert min(cold) < 1.5
     assert min(warm) < 0.5
 

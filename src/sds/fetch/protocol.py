@@ -48,10 +48,18 @@ T = TypeVar("T")
 
 # what `storage_options` may say without naming a scheme; storage/options.py knows what each store makes of it
 STORAGE_OPTIONS = frozenset(
-    (
-        "endpoint region access_key_id secret_access_key session_token anonymous requester_pays "
-        "account_name account_key headers"
-    ).split()
+    [
+        "endpoint",
+        "region",
+        "access_key_id",
+        "secret_access_key",
+        "session_token",
+        "anonymous",
+        "requester_pays",
+        "account_name",
+        "account_key",
+        "headers",
+    ]
 )
 VERSION = 1
 MAX_FRAME = 2**30

@@ -61,8 +61,9 @@ class Orientation:
 
 def orientation_of(frame: VideoFrame) -> Orientation:
     """Reads a frame's display matrix; turns that are no multiple of 90 degrees are rounded to one."""
-    side_data: Any = frame.side_data  # its stubs say that it holds text
-    for data in side_data:
+    # not frame.side_data: that would refer to the frame and the frame to it, and keep its memory until a collection
+    container: Any = load_package("av.sidedata.sidedata", "video").SideDataContainer(frame)
+    for data in container:
         if data.type.name == "DISPLAYMATRIX" and data.buffer_size >= 36:
             # x' = a x + c y, y' = b x + d y, with x to the right and y down
             a, b, _, c, d, *_ = struct.unpack("=9i", bytes(data)[:36])
