@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import pickle
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -324,3 +325,22 @@ def test_whoever_waits_is_told_when_the_client_is_closed(dst: Path) -> None:
         with pytest.raises(FetchError, match="client was closed"):
             ticket.take()
         assert time.monotonic() - started < 3.0
+
+
+def test_sockets_of_killed_servers_are_swept_away(dst: Path, http_server: HTTPServer) -> None:
+    """A folder that is never used again must not leave its socket for ever; one that is listened at stays."""
+    left = _runtime_folder() / f"test-{os.getpid()}.sock"
+    with socket.socket(socket.AF_UNIX) as gone, socket.socket(socket.AF_UNIX) as alive:
+        gone.bind(str(left))
+        used = left.with_name(f"test-{os.getpid()}-used.sock")
+        alive.bind(str(used))
+        alive.listen()
+        for place in (left, used):
+            os.utime(place, (0, 0))
+        http_server.put("swept.bin", b"x")
+        client = FetchClient(FetchOptions(dst=str(dst)))
+        client.head(http_server.url("swept.bin"))
+        client.close()
+        assert not left.exists()
+        assert used.exists()
+        used.unlink()

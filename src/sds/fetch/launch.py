@@ -1,7 +1,8 @@
 """Finding the fetch server of a cache folder, and starting it when there is none.
 
 Comes in: a cache folder. Goes out: a connected socket to a server of the same user. Servers listen in a folder that
-only its user can enter; a lock file there decides who starts one, and the kernel frees it if the starter dies.
+only its user can enter; a lock file in the cache folder decides who starts one, and the kernel frees it if the
+starter dies.
 """
 
 from __future__ import annotations
@@ -24,10 +25,12 @@ from pathlib import Path
 
 from sds.errors import CacheError
 
-__all__ = ["READY", "connect", "peer_uid", "short_name"]
+__all__ = ["READY", "connect", "open_lock", "peer_uid", "short_name"]
 
 READY = "ready"  # what a server says on its standard output when it listens
 _START_S = 30.0
+_START_LOCK = ".server-start.lock"
+_LOG = ".server.log"
 _LOG_BYTES = 2000
 _MAX_LOG = 2**16
 _MAX_NAME = 107  # bytes in the address of a Unix socket
@@ -42,7 +45,8 @@ def connect(dst: str) -> socket.socket:
     connection = _try_connect(address)
     if connection is not None:
         return connection
-    descriptor = os.open(folder / f"{name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    log = Path(dst) / _LOG
+    descriptor = open_lock(Path(dst), _START_LOCK)
     try:
         _lock(descriptor, deadline, dst)
         while True:
@@ -51,12 +55,22 @@ def connect(dst: str) -> socket.socket:
                 return connection
             if time.monotonic() > deadline:
                 raise CacheError(
-                    f"fetch server does not stay up: {dst}: {_tail(folder / f'{name}.log')}",
+                    f"fetch server does not stay up: {dst}: {_tail(log)}",
                     hint="its log is shown above; is something killing it?",
                 )
-            _start(dst, address, folder / f"{name}.log")
+            _start(dst, address, log)
     finally:
         os.close(descriptor)
+
+
+def open_lock(dst: Path, name: str) -> int:
+    """A lock file in the cache folder, which is made if need be. Hidden, so that no listing takes it for a sample."""
+    try:
+        dst.mkdir(parents=True, exist_ok=True)
+        return os.open(dst / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        hint = "choose another `dst`, or set SDS_CACHE_DIR to a folder that can be written"
+        raise CacheError(f"cache folder cannot be used: {dst}: {error.strerror}", hint=hint) from error
 
 
 def _name_of(dst: str) -> str:

@@ -17,13 +17,14 @@ import threading
 import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 from sds.errors import CacheError, CacheFull, SdsError
 from sds.fetch import protocol as p
 from sds.fetch.cache import Cache
 from sds.fetch.flights import Flight, Flights
-from sds.fetch.launch import READY, peer_uid, short_name
+from sds.fetch.launch import READY, open_lock, peer_uid, short_name
 from sds.fetch.session import Session
 from sds.units import format_bytes
 from sds.urls import redact
@@ -36,6 +37,7 @@ _FIRST_CLIENT_S = 10.0
 _TRIM_EVERY_S = 0.1
 _PATIENCE_S = 1.0  # how long a flight waits for room while others are on their way
 _GRACE_S = 2.0  # after a server was killed, its clients have this long to hold their files again
+_YOUNG_S = 60.0
 _LOCK_WAIT_S = 10.0
 
 
@@ -158,12 +160,7 @@ def _smaller(limit: int) -> str:
 
 def _own(dst: Path) -> None:
     """Makes this process the only server of the folder; the kernel lets go of the lock when it dies."""
-    try:
-        dst.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(dst / "server.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    except OSError as error:
-        hint = "choose another `dst`, or set SDS_CACHE_DIR to a folder that can be written"
-        raise CacheError(f"cache folder cannot be used: {dst}: {error.strerror}", hint=hint) from error
+    descriptor = open_lock(dst, ".server.lock")
     deadline = time.monotonic() + _LOCK_WAIT_S
     while True:
         try:
@@ -191,6 +188,18 @@ def _listen(address: Path) -> socket.socket:
     return listener
 
 
+def _sweep(folder: Path) -> None:
+    """Removes the sockets that killed servers left behind; a young one may be about to be listened at."""
+    for place in folder.glob("*.sock"):
+        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe, short_name(place) as name:
+            if time.time() - os.lstat(place).st_mtime < _YOUNG_S:
+                continue
+            try:
+                probe.connect(name)
+            except ConnectionRefusedError:
+                place.unlink()
+
+
 def main(dst: str, address: str) -> None:
     """Serves one folder at one address; prints "ready", or what is wrong, for whoever started it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the trainer; this process ends when it does
@@ -201,6 +210,7 @@ def main(dst: str, address: str) -> None:
         _own(Path(dst))
         was_killed = os.path.lexists(place)  # a server that ended by itself took its socket along
         place.unlink(missing_ok=True)
+        _sweep(place.parent)
         server = Server(dst, was_killed=was_killed)
         listener = _listen(place)
     except SdsError as error:
