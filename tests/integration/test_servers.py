@@ -19,8 +19,10 @@ import pytest
 import urllib3
 
 from sds.errors import SdsError
-from sds.testing import AzureServer, GCSServer, HTTPServer, S3Server, servers
-from sds.testing.servers import Server, _Caddy, running, sign_s3
+from sds.testing import AzureServer, GCSServer, HTTPServer, S3Server
+from sds.testing.servers import Server, process, running
+from sds.testing.servers.caddy import Caddy
+from sds.testing.servers.signing import sign_s3
 
 ODD_KEYS = ["plain.txt", "a/b/c.txt", "with space.txt", "ünï/çödé.txt", "per%cent.txt", "a+b=c&d.txt", "q?x#y.txt"]
 STARTS: list[type[Server]] = [S3Server, GCSServer, HTTPServer, AzureServer]
@@ -295,7 +297,7 @@ def test_a_server_stops_in_its_owner_only(http_server: HTTPServer) -> None:
 
 
 def test_a_server_that_cannot_start_shows_its_log() -> None:
-    class Broken(_Caddy):
+    class Broken(Caddy):
         def _handler(self) -> dict[str, Any]:
             return {"handler": "no_such_handler"}
 
@@ -308,8 +310,8 @@ def test_a_taken_port_is_no_obstacle(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        choices = [[taken.getsockname()[1]], servers._free_ports(1)]
-        monkeypatch.setattr(servers, "_free_ports", lambda count: choices.pop(0))
+        choices = [[taken.getsockname()[1]], process.free_ports(1)]
+        monkeypatch.setattr(process, "free_ports", lambda count: choices.pop(0))
         with HTTPServer() as server:
             assert server.endpoint != f"http://127.0.0.1:{taken.getsockname()[1]}"
             assert not choices
