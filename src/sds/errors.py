@@ -25,10 +25,12 @@
       └ StateMismatch
 
 A message is `fact: value`; the `hint:` line under it says what to do. The facts travel as fields and survive pickling.
+URLs in them show neither user and password nor the values of a query, which may be a signature.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 __all__ = [
@@ -80,10 +82,11 @@ class SdsError(Exception):
         stage: str | None = None,
         rank: int | None = None,
     ) -> None:
+        message = _without_secrets(message)
         super().__init__(message)
         self.message = message
-        self.hint = hint
-        self.url = url
+        self.hint = None if hint is None else _without_secrets(hint)
+        self.url = None if url is None else _without_secrets(url)
         self.key = key
         self.stage = stage
         self.rank = rank
@@ -99,6 +102,14 @@ class SdsError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), self.message, self.facts)
+
+
+_USER = re.compile(r"(\w://)[^\s/@'\"]+@")
+_QUERY = re.compile(r"(\bhttps?://[^\s?'\"]+)\?[^\s'\"]*[^\s'\":,;)]", re.IGNORECASE)
+
+
+def _without_secrets(text: str) -> str:
+    return text if "://" not in text else _QUERY.sub(r"\1?...", _USER.sub(r"\1", text))
 
 
 def _rebuild(cls: type[SdsError], message: str, facts: dict[str, Any]) -> SdsError:

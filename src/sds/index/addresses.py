@@ -11,7 +11,17 @@ import re
 from collections.abc import Iterable, Sequence
 from urllib.parse import unquote, urlsplit
 
-__all__ = ["absolute", "common_folder", "folder_of", "is_absolute", "is_remote", "join", "normalise", "split_anchor"]
+__all__ = [
+    "absolute",
+    "common_folder",
+    "folder_of",
+    "is_absolute",
+    "is_remote",
+    "join",
+    "normalise",
+    "split_anchor",
+    "without_query",
+]
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _HTTP = ("http://", "https://")
@@ -52,10 +62,13 @@ def join(folder: str, relative: str) -> str:
 
 def folder_of(address: str) -> str:
     """The folder an address lies in; the query part of an http URL belongs to the file, not to the folder."""
-    if address.lower().startswith(_HTTP):
-        address = re.split(r"[?#]", address, maxsplit=1)[0]
-    anchor, path = split_anchor(address)
+    anchor, path = split_anchor(without_query(address))
     return join(anchor, path.rpartition("/")[0])
+
+
+def without_query(address: str) -> str:
+    """The address without the query and fragment that an http URL may have."""
+    return re.split(r"[?#]", address, maxsplit=1)[0] if address.lower().startswith(_HTTP) else address
 
 
 def common_folder(folders: Iterable[str]) -> str | None:

@@ -37,9 +37,7 @@ def list_local(root: str, *, exclude: Collection[str] = ()) -> list[ListedFile]:
     return files
 
 
-def _walk(
-    folder: str, prefix: str, exclude: Collection[str], above: tuple[int, ...], files: list[ListedFile]
-) -> None:
+def _walk(folder: str, prefix: str, exclude: Collection[str], above: tuple[int, ...], files: list[ListedFile]) -> None:
     try:
         entries = list(os.scandir(folder))
     except PermissionError as e:

@@ -282,7 +282,8 @@ def _from_list(folder: str, line: str, address: str) -> str:
 
 
 def _name(address: str) -> str:
-    anchor, path = addresses.split_anchor(address)
+    """A name for people, and for files: the query of an http URL, which may be a signature, is no part of it."""
+    anchor, path = addresses.split_anchor(addresses.without_query(address))
     return path.rpartition("/")[2] or anchor
 
 

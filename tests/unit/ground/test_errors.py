@@ -80,3 +80,14 @@ def test_the_cause_stays_chained():
         except OSError as cause:
             raise errors.AccessDenied("refused: x") from cause
     assert str(caught.value.__cause__) == "foreign"
+
+
+def test_no_secret_of_a_url_is_shown():
+    error = errors.FetchError(
+        "cannot read: https://me:hunter2@host/a.csv?token=hunter2&x=1: 'https://h/b?sig=hunter2' s3://k:hunter2@b/c",
+        hint="try https://host/?key=hunter2",
+        url="https://host/a.csv?token=hunter2",
+    )
+    assert "hunter2" not in f"{error} {error.url} {error.args} {error.facts}"
+    assert error.message == "cannot read: https://host/a.csv?...: 'https://h/b?...' s3://b/c"
+    assert error.url == "https://host/a.csv?..."
