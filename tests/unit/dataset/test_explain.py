@@ -58,5 +58,5 @@ def test_no_secret_is_shown(make, http_server, new_name):
     http_server.put(f"{folder}/index.csv", b"index,n\na,1\n")
     url = http_server.url(f"{folder}/index.csv").replace("http://", "http://user:hunter2@") + "?token=hunter3"
     dataset = make(src=url, columns_to_download=[])
-    assert "hunter" not in lines(dataset)["source"]
+    assert "hunter" not in dataset.explain()
     assert "hunter" not in repr(dataset)
