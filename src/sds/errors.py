@@ -30,8 +30,9 @@ URLs in them show neither user and password nor the values of a query, which may
 
 from __future__ import annotations
 
-import re
 from typing import Any
+
+from sds.redaction import redact, redact_text
 
 __all__ = [
     "SdsError",
@@ -82,11 +83,12 @@ class SdsError(Exception):
         stage: str | None = None,
         rank: int | None = None,
     ) -> None:
-        message = _without_secrets(message)
+        shown = None if url is None else redact(url)
+        message = _shown(message, url, shown)
         super().__init__(message)
         self.message = message
-        self.hint = None if hint is None else _without_secrets(hint)
-        self.url = None if url is None else _without_secrets(url)
+        self.hint = None if hint is None else _shown(hint, url, shown)
+        self.url = shown
         self.key = key
         self.stage = stage
         self.rank = rank
@@ -104,12 +106,9 @@ class SdsError(Exception):
         return _rebuild, (type(self), self.message, self.facts)
 
 
-_USER = re.compile(r"(\w://)[^\s/@'\"]+@")
-_QUERY = re.compile(r"(\bhttps?://[^\s?'\"]+)\?[^\s'\"]*[^\s'\":,;)]", re.IGNORECASE)
-
-
-def _without_secrets(text: str) -> str:
-    return text if "://" not in text else _QUERY.sub(r"\1?...", _USER.sub(r"\1", text))
+def _shown(text: str, url: str | None, redacted: str | None) -> str:
+    """The text, in which the error's own URL is redacted exactly, and others as well as can be."""
+    return redact_text(text.replace(url, redacted) if url and redacted else text)
 
 
 def _rebuild(cls: type[SdsError], message: str, facts: dict[str, Any]) -> SdsError:

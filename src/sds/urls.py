@@ -10,8 +10,9 @@ from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from sds.errors import OptionError
+from sds.redaction import redact
 
-__all__ = ["SCHEMES", "Address", "is_remote", "local_path", "redact", "split"]
+__all__ = ["SCHEMES", "Address", "host_of", "is_remote", "local_path", "redact", "split"]
 
 # what people write -> what it is
 SCHEMES = {
@@ -28,6 +29,7 @@ SCHEMES = {
 }
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+_HOST = re.compile(r"(https?)://([^\s/?#@:\[\]]+|\[[0-9a-f:.]+\])(?::(\d+))?/?", re.IGNORECASE)
 
 
 class Address(NamedTuple):
@@ -78,12 +80,11 @@ def split(url: str) -> Address:
     return Address(scheme, root, key)
 
 
-def redact(url: str) -> str:
-    """The URL without what may be secret in it: user, password and the values of its query (signatures, tokens)."""
-    if "://" not in url:
-        return url
-    head, _, query = url.partition("?")
-    scheme, _, rest = head.partition("://")
-    root, slash, path = rest.partition("/")
-    clean = f"{scheme}://{root.rpartition('@')[2]}{slash}{path}"
-    return f"{clean}?..." if query else clean
+def host_of(url: str) -> str | None:
+    """The host that a web URL without a path names, spelled in one way: https://H:443/ -> https://h; else None."""
+    match = _HOST.fullmatch(url)
+    if match is None:
+        return None
+    scheme, host, port = match[1].lower(), match[2].lower(), match[3]
+    is_usual = port is None or port == {"http": "80", "https": "443"}[scheme]
+    return f"{scheme}://{host}" if is_usual else f"{scheme}://{host}:{port}"

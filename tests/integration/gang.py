@@ -122,8 +122,9 @@ def replicas(args):
 class Odd:
     """A loader with batches of every kind."""
 
-    def __init__(self, num_batches=3, fails_at=None, fails_first=False):
+    def __init__(self, num_batches=3, fails_at=None, fails_first=False, secret_at=None, stateless_at=None):
         self.num_batches, self.fails_at, self.fails_first, self.position = num_batches, fails_at, fails_first, 0
+        self.secret_at, self.stateless_at = secret_at, stateless_at
 
     def __len__(self):
         return self.num_batches
@@ -145,13 +146,18 @@ class Odd:
                 "half": torch.full((2,), k, dtype=torch.bfloat16),
                 "eighth": torch.full((2,), k).to(torch.float8_e4m3fn),
                 "complex": torch.full((2,), k + 1j),
+                "conjugate": torch.full((2,), k + 1j).conj(),  # views: the sign is not in memory
+                "negative": torch.full((2,), k + 1j).conj().imag,
                 "flag": torch.tensor([True, False]),
                 "nested": [{"a": torch.tensor([k])}, ("text", None, 2.5), b"bytes"],
                 "kept": sds.Batch({"b": torch.tensor([k])}),
+                "secret": (lambda: None) if k == self.secret_at else None,  # cannot be pickled
             }
         self.position = 0
 
     def state_dict(self):
+        if self.position - 1 == self.stateless_at:
+            raise RuntimeError("no state now")
         return {"position": self.position, "deep": [self.position]}
 
     def load_state_dict(self, state):
@@ -212,7 +218,12 @@ def broadcast_of_anything(args):
 def broadcast_errors(args):
     """What the reading rank raises, all ranks of the group raise."""
     group, reads, found = _groups(), dist.get_rank() < 2, {}
-    for name, keywords in (("in the middle", {"fails_at": 1}), ("at the start", {"fails_first": True})):
+    for name, keywords in (
+        ("in the middle", {"fails_at": 1}),
+        ("at the start", {"fails_first": True}),
+        ("not picklable", {"secret_at": 1}),
+        ("without a state", {"stateless_at": 1}),
+    ):
         shared = sds.BroadcastLoader(Odd(**keywords) if reads else None, group)
         taken = 0
         try:
@@ -221,6 +232,15 @@ def broadcast_errors(args):
         except sds.SdsError as error:
             found[name] = [taken, type(error).__name__, error.message, error.rank]
     return found
+
+
+def broadcast_to_two_groups(args):
+    """Rank 0 reads for rank 1 in one group and for rank 2 in another: their lengths and batches."""
+    groups = [dist.new_group([0, 1]), dist.new_group([0, 2])]
+    rank = dist.get_rank()
+    mine = [0, 1] if rank == 0 else [rank - 1]
+    shared = [sds.BroadcastLoader(Odd(2 * (k + 1)) if rank == 0 else None, groups[k]) for k in mine]
+    return [[len(each), [_plain(batch["scalar"])[2] for batch in each]] for each in shared]
 
 
 def broadcast_out_of_step(args):
@@ -285,7 +305,12 @@ def read_file(sample):
 def spawned_rank(rank, dataset, folder):
     """A rank that torch.multiprocessing.spawn starts with a dataset that was made elsewhere."""
     dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
-    Path(folder, f"{rank}.json").write_text(json.dumps([sample["__sample_key__"] for sample in dataset]))
+    seen = [sample["__sample_key__"] for sample in dataset]
+    for method in ("fork", "spawn"):  # the workers of a rank are of its world too, not of who sent the dataset
+        dataset.set_epoch(0)
+        loader = torch.utils.data.DataLoader(dataset, num_workers=1, batch_size=None, multiprocessing_context=method)
+        assert [sample["__sample_key__"] for sample in loader] == seen, method
+    Path(folder, f"{rank}.json").write_text(json.dumps(seen))
     dist.destroy_process_group()
 
 

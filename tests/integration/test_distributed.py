@@ -180,7 +180,7 @@ def test_one_rank_reads_for_its_group(gangs, args, order, tmp_path):
     assert found[0]["length"] == len(steps[0])
     assert found[0]["resumed"] == steps[0][3]
     assert found[0]["again"] == len(steps[0])
-    assert flat([each["after"] for each in found]) is not None
+    assert flat([each["after"] for each in found]) == order[0]
 
 
 def test_anything_can_be_broadcast(gangs, args, tmp_path):
@@ -190,6 +190,8 @@ def test_anything_can_be_broadcast(gangs, args, tmp_path):
     assert found[0]["batches"][1]["empty"][1] == [0, 3]
     assert found[0]["batches"][1]["strided"][2] == "[[1, 4], [2, 5], [3, 6]]"
     assert found[0]["batches"][2]["eighth"][2] == "[2.0, 2.0]"
+    assert found[0]["batches"][2]["conjugate"][2] == "[(2-1j), (2-1j)]"
+    assert found[0]["batches"][2]["negative"][2] == "[-1.0, -1.0]"
     assert found[0]["rest"] == found[0]["batches"][2:]
 
 
@@ -198,7 +200,15 @@ def test_an_error_of_the_reading_rank_is_raised_on_all(gangs, args, tmp_path):
     for rank, each in enumerate(found):
         assert each["in the middle"][:2] == [1, "SampleError"] and "a broken batch" in each["in the middle"][2]
         assert each["at the start"][:2] == [0, "SampleError"] and "cannot begin" in each["at the start"][2]
-        assert each["in the middle"][3] == rank % 2
+        assert each["not picklable"][:2] == [1, "SampleError"] and "cannot be sent" in each["not picklable"][2]
+        assert each["without a state"][:2] == [1, "SampleError"] and "no state now" in each["without a state"][2]
+        assert {each[name][3] for name in each} == {rank % 2}
+
+
+def test_groups_with_the_same_reader_are_not_mixed_up(gangs, args, tmp_path):
+    found = gangs.results("broadcast_to_two_groups", 3, tmp_path / "gang", args=args)
+    first, second = [2, ["0.0", "1.0"]], [4, ["0.0", "1.0", "2.0", "3.0"]]
+    assert found == [[first, second], [first], [second]]
 
 
 def test_ranks_that_leave_the_loop_at_different_steps_get_an_error_and_no_wrong_batch(gangs, args, tmp_path):

@@ -1,4 +1,4 @@
-"""Absolute bounds on time, generous for a loaded machine; `-m "not speed"` leaves them out.
+"""Absolute bounds on time, always checked, the best of three tries; `-m "not speed"` leaves them out.
 
 A fresh process imports torch and sds; then the clock starts. It includes all else: the rest of the imports, reading and
 converting a Parquet index of a million rows (once: it is kept), opening it, and the first sample of a global shuffle.
@@ -7,7 +7,6 @@ converting a Parquet index of a million rows (once: it is kept), opening it, and
 from __future__ import annotations
 
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -27,6 +26,11 @@ pytestmark = pytest.mark.speed
 
 NUM_ROWS = 1_000_000
 NUM_FILES = 500
+NUM_TRIES = 3
+
+COLD_S = 1.5  # the first sample when the index must be converted
+WARM_S = 0.5  # and when it has been
+ACCESS_S = 1e-3  # the median of `dataset[i]`
 
 OPEN = """
 import json, sys, time
@@ -59,6 +63,14 @@ def million(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "index.parquet"
 
 
+def best_s(measure: Callable[[int], float], bound_s: float) -> float:
+    """The shortest of up to three tries, until one is within the bound: something else may be in the way of one."""
+    found = [measure(0)]
+    while min(found) >= bound_s and len(found) < NUM_TRIES:
+        found.append(measure(len(found)))
+    return min(found)
+
+
 def first_sample(src: Path, dst: Path) -> float:
     done = subprocess.run([sys.executable, "-c", OPEN, str(src), str(dst)], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
@@ -68,13 +80,11 @@ def first_sample(src: Path, dst: Path) -> float:
 
 
 def test_a_million_rows_are_ready_and_the_first_sample_is_here(million: Path, tmp_path: Path) -> None:
-    cold = [first_sample(million, tmp_path / f"dst-{k}") for k in range(3)]
-    warm = [first_sample(million, tmp_path / f"dst-{k}") for k in range(3)]
-    fetching.say(f"first of a million rows: cold {min(cold):.2f} s (index conversion included), warm {min(warm):.2f} s")
-    if (load := os.getloadavg()[0]) > 1.5 * len(os.sched_getaffinity(0)):
-        pytest.skip(f"the machine is busy with other things: load {load:.1f}")  # seconds mean nothing then
-    assert min(cold) < 1.5
-    assert min(warm) < 0.5
+    cold = best_s(lambda k: first_sample(million, tmp_path / f"dst-{k}"), COLD_S)
+    warm = best_s(lambda _: first_sample(million, tmp_path / "dst-0"), WARM_S)
+    fetching.say(f"first of a million rows: cold {cold:.2f} s (index conversion included), warm {warm:.2f} s")
+    assert cold < COLD_S
+    assert warm < WARM_S
 
 
 def median_access_s(dataset: sds.StreamingDataset) -> float:
@@ -90,9 +100,9 @@ def median_access_s(dataset: sds.StreamingDataset) -> float:
 
 def test_random_access_to_local_samples(million: Path, tmp_path: Path) -> None:
     with sds.StreamingDataset(million, tmp_path / "dst", columns_to_download=["file"], shuffle_seed=1) as dataset:
-        median = median_access_s(dataset)
+        median = best_s(lambda _: median_access_s(dataset), ACCESS_S)
     fetching.say(f"random access, local file, one of a million rows: median {median * 1e3:.3f} ms")
-    assert median < 1e-3
+    assert median < ACCESS_S
 
 
 def test_random_access_to_cached_samples(
@@ -105,6 +115,6 @@ def test_random_access_to_cached_samples(
     (tmp_path / "index.csv").write_text("\n".join(["index,url", *rows]))
     with sds.StreamingDataset(tmp_path / "index.csv", dst, columns_to_download=["url"]) as dataset:
         dataset[:]
-        median = median_access_s(dataset)
+        median = best_s(lambda _: median_access_s(dataset), ACCESS_S)
     fetching.say(f"random access, cached file: median {median * 1e3:.3f} ms")
-    assert median < 1e-3
+    assert median < ACCESS_S

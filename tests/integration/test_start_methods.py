@@ -59,10 +59,9 @@ def test_workers_of_every_kind_read_the_same(source, s3, tmp_path, method, used)
             batches = list(loader)
         assert [int(key) for batch in batches for key in sample_keys(batch)] == order
         assert [data for batch in batches for data in batch["content"]] == [content(i) for i in order]
-        if method == "fork" or not used:
-            ds.set_epoch(0)
-            plain = DataLoader(ds, 4, num_workers=1, multiprocessing_context=method)
-            assert [int(key) for batch in plain for key in sample_keys(batch)] == order
+        ds.set_epoch(0)
+        plain = DataLoader(ds, 4, num_workers=1, multiprocessing_context=method)
+        assert [int(key) for batch in plain for key in sample_keys(batch)] == order
         assert ds[3]["content"] == content(3), "and the parent goes on"
         if used:
             iterator.close()

@@ -63,7 +63,11 @@ class Agreement:
                 store.set(f"{self._name}/seed", str(draw()))
             if not self._wait(store, f"{self._name}/seed", time.monotonic() + timeout_s):
                 self._raise_failures(store, world)
-                raise SourceError(f"rank 0 did not come within {timeout_s:.0f} s to draw the seed", rank=0)
+                raise SourceError(
+                    f"rank 0 did not come within {timeout_s:.0f} s to draw the seed",
+                    hint="look at the log of rank 0; 5 * `timeout` is how long the others wait",
+                    rank=0,
+                )
             return int(store.get(f"{self._name}/seed"))
 
     def announce_failure(self, world: World, error: BaseException) -> None:
@@ -75,13 +79,15 @@ class Agreement:
                 store.set(f"{self._name}/failed", json.dumps(reason))
 
     def check(self, world: World, facts: dict[str, Any], timeout_s: float) -> None:
-        """Compares what the ranks have, once."""
+        """Compares what the ranks have, until they have agreed once."""
         if self._is_checked:
             return
-        self._is_checked = True
         store = _store(world)
-        if store is None:
-            return
+        if store is not None:
+            self._compare(store, world, facts, timeout_s)
+        self._is_checked = True
+
+    def _compare(self, store: Any, world: World, facts: dict[str, Any], timeout_s: float) -> None:
         with _reaching_the_store():
             for rank in {world.rank, *self._stands_for}:
                 store.set(f"{self._name}/{rank}", json.dumps(facts))

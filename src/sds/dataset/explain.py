@@ -6,7 +6,6 @@ from sds.dataset.options import Options
 from sds.index import Index, IndexFacts
 from sds.plan import Plan
 from sds.units import format_bytes
-from sds.urls import redact
 from sds.world import World
 
 __all__ = ["explain"]
@@ -15,10 +14,9 @@ __all__ = ["explain"]
 def explain(options: Options, index: Index, plan: Plan, world: World) -> str:
     """A line per decision: what is read, how many rows are left and why, in which order, by whom, cached how."""
     facts = index.facts
-    src = redact(options.src) if isinstance(options.src, str) else str(options.src)
     rank, size = world.replica
     lines = [
-        f"source: {src} ({facts.kind}: {_files(facts)})",
+        f"source: {options.source_text} ({facts.kind}: {_files(facts)})",
         f"rows: {facts.rows} of {facts.rows_at_source} at the source",
     ]
     if options.index.sql_query is not None:
@@ -36,7 +34,10 @@ def explain(options: Options, index: Index, plan: Plan, world: World) -> str:
     lines.append(f"download: {columns}" if columns else "download: nothing (metadata only)")
     shuffle = "none, index order (scan)" if plan.seed is None else f"global, seed {plan.seed}, anew each epoch (take)"
     lines.append(f"shuffle: {shuffle}")
-    lines.append(f"partition: rank {rank} of {size}: {-(-plan.length(0) // size)} samples an epoch, interleaved")
+    if options.unaligned:
+        lines.append(f"partition: none: each rank goes through all {plan.length(0)} samples, in an order of its own")
+    else:
+        lines.append(f"partition: rank {rank} of {size}: {-(-plan.length(0) // size)} samples an epoch, interleaved")
     fetch = options.fetch
     limit = "no limit" if fetch.limit is None else f"limit {format_bytes(fetch.limit)}"
     lines.append(f"cache: {fetch.dst} ({limit}, policy {fetch.policy}); prefetch {options.prefetch} samples")

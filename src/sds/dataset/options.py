@@ -24,7 +24,7 @@ from sds.fetch.protocol import STORAGE_OPTIONS
 from sds.index import IndexOptions
 from sds.types import DataType, Transform
 from sds.units import parse_bytes
-from sds.urls import SCHEMES, is_remote
+from sds.urls import SCHEMES, host_of, is_remote, redact
 from sds.world import World
 
 __all__ = ["Options", "FailureOptions", "check_choice", "check_count", "check_flag", "check_world", "default_dst"]
@@ -74,10 +74,19 @@ class Options:
     infinite: bool = False
     unaligned: bool = False
 
+    @property
+    def source_text(self) -> str:
+        """The source, for people: what may be secret in its URLs is not shown."""
+        sources = self.src if isinstance(self.src, list | tuple) else [self.src]
+        texts = [redact(os.fspath(each)) if isinstance(each, str | os.PathLike) else repr(each) for each in sources]
+        return texts[0] if len(texts) == 1 else f"{texts[0]} and {len(texts) - 1} more"
+
 
 # keyword -> (the value that means "not used", what it will do): gone from here when its room is built
 _NOT_YET: Mapping[str, tuple[Any, str]] = {
     "lazy_index_chunk_size": (None, "reading the index in chunks"),
+    "lazy_index_num_threads": (2, "threads that read chunks of the index"),
+    "lazy_index_prefetch_factor": (3, "chunks of the index read ahead"),
     "weight_col_name": (None, "weights"),
     "cache_ttl": (None, "a time to live of cached files"),
     "revalidate": ("never", "asking the store whether an object changed"),
@@ -105,11 +114,10 @@ def refuse_not_yet(given: Mapping[str, Any]) -> None:
 
 def sort_keywords(given: Mapping[str, Any]) -> Options:
     """Makes Options out of the constructor's keywords."""
-    refuse_not_yet(given)
     check_choice("revalidate", given["revalidate"], ("never", "run", "always"))
+    refuse_not_yet(given)
     check_choice("cache_policy", given["cache_policy"], POLICIES)
-    for keyword in ("lazy_index_num_threads", "lazy_index_prefetch_factor", "num_downloading_workers"):
-        check_count(keyword, given[keyword], minimum=1)
+    check_count("num_downloading_workers", given["num_downloading_workers"], minimum=1)
     check_count("num_downloading_retries", given["num_downloading_retries"], minimum=0)
     check_count("prefetch", given["prefetch"], minimum=0)
     if given["min_num_pending_tasks_thresh"] is not None:
@@ -166,9 +174,12 @@ def _check_settings(settings: Any) -> None:
     if not isinstance(settings, Mapping):
         raise OptionError("storage_options is not a dict", hint="storage_options={'endpoint': ..., 'region': ...}")
     for name, value in settings.items():
-        if isinstance(value, Mapping) and name in SCHEMES:
+        if name in ("file", "headers", "http", "https"):
+            hint = "headers go to the one host that they are given for: {'https://host': {'headers': {...}}}"
+            raise OptionError(f"storage_options has no place for {name!r}", hint=hint)
+        if isinstance(value, Mapping) and (name in SCHEMES or host_of(str(name))):
             continue
-        if name not in STORAGE_OPTIONS or (isinstance(value, Mapping) and name != "headers"):
+        if name not in STORAGE_OPTIONS or isinstance(value, Mapping):
             close = difflib.get_close_matches(str(name), STORAGE_OPTIONS, n=1)
             meant = f"did you mean {close[0]!r}? " if close else ""
             hint = f"{meant}known: {', '.join(sorted(STORAGE_OPTIONS))}; others under their scheme: {{'s3': {{...}}}}"

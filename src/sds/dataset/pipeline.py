@@ -23,7 +23,7 @@ from sds.index import Index
 from sds.plan import Plan
 from sds.seeds import derive_key
 from sds.types import Row, Sample, Transform
-from sds.urls import is_remote, local_path
+from sds.urls import is_remote, local_path, redact
 
 __all__ = ["Job", "Pipeline"]
 
@@ -113,6 +113,7 @@ class Pipeline:
         """Waits for the files and runs the transforms; errors name row and stage."""
         if job.error is not None:
             raise job.error
+        paths: list[str] = []
         try:
             with self.tally.waiting("fetch"):
                 paths = ticket.take()
@@ -121,7 +122,7 @@ class Pipeline:
             for transform in self.options.transforms:
                 samples = [after for before in samples for after in self._several(transform, before, job.row)]
         except SdsError as error:
-            _told(error, job.row)
+            _name_source(_told(error, job.row), dict(zip(paths, (url for url, _ in job.files), strict=False)))
             raise
         return samples
 
@@ -164,3 +165,14 @@ def _told(error: SdsError, row: Row) -> SdsError:
     error.key = error.key or row.key
     error.stage = error.stage or ("transform" if isinstance(error, SampleError) else "fetch")
     return error
+
+
+def _name_source(error: SdsError, sources: dict[str, str]) -> None:
+    """Speaks of where a file came from: its place in the cache may be another's by the time somebody reads this."""
+    for path, url in sources.items():
+        shown = redact(url)
+        error.message = error.message.replace(path, shown)
+        error.url = shown if error.url == path else error.url
+    if error.url is None and len(sources) == 1:
+        (error.url,) = map(redact, sources.values())
+    error.args = (error.message,)

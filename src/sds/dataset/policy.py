@@ -11,7 +11,7 @@ import threading
 from collections.abc import Sequence
 
 from sds.dataset.options import FailureOptions
-from sds.errors import SdsError, TooManyFailures, TransformError
+from sds.errors import CacheError, SdsError, TooManyFailures, TransformError
 from sds.events import Tally
 from sds.types import Failure, Row
 
@@ -49,8 +49,8 @@ class FailurePolicy:
 
     def failed(self, row: Row, error: SdsError) -> None:
         """One more sample could not be made: raises it, or counts it, or raises that it was one too many."""
-        if self.options.on_error == "raise":
-            raise error
+        if self.options.on_error == "raise" or isinstance(error, CacheError):
+            raise error  # a cache that is full or cannot be written is no fault of the sample
         self.record([Failure(row.key, row.id, error.url, error.stage or "transform", error.message)], 1, error)
         self._tally.count("failures")
         if self.options.print_exceptions or self.options.print_traceback:

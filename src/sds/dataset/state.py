@@ -26,6 +26,7 @@ class PlanKey(msgspec.Struct, frozen=True):
     rows: int
     seed: int | None
     query: str | None
+    unaligned: bool = False
 
     @staticmethod
     def hash_query(query: str | None) -> str | None:
@@ -34,12 +35,22 @@ class PlanKey(msgspec.Struct, frozen=True):
 
 
 class State(msgspec.Struct, frozen=True):
-    """Where delivery stands: the next position of an epoch. `lane` is only set inside a worker of a plain loader."""
+    """Where delivery stands.
+
+    Attributes:
+        key: the order it is about.
+        epoch: the epoch.
+        position: the next position of it.
+        lane: inside a worker of a plain loader: (worker, number of workers, rows that this worker has handed out since
+            `position`, number of shares that ranks read).
+        offset: of the row that comes next, the samples that were handed out; not 0 only for a row that was fanned out.
+    """
 
     key: PlanKey
     epoch: _Count
     position: _Count
-    lane: tuple[int, int, int] | None = None  # (worker, number of workers, samples this worker has handed out)
+    lane: tuple[int, int, int, int] | None = None
+    offset: _Count = 0
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-able copy."""
@@ -61,10 +72,15 @@ class State(msgspec.Struct, frozen=True):
         except msgspec.ValidationError as error:
             raise StateError(f"state is damaged: {error}", hint="give what state_dict() returned") from None
 
-    def taken_by(self, worker: int, num_workers: int) -> int:
-        """How many samples of its lane a worker has handed out since `position`; StateError if this is another's."""
+    def taken_by(self, worker: int, num_workers: int, data_size: int) -> int:
+        """How many rows of its lane a worker has handed out since `position`; StateError if this is another's."""
         if self.lane is None:
             return 0
+        if self.lane[3] != data_size:
+            raise StateError(
+                f"state is of a worker among {self.lane[3]} ranks, here are {data_size}",
+                hint="a StatefulDataLoader goes on with the same number of ranks; StreamingDataLoader with any",
+            )
         if self.lane[:2] != (worker, num_workers):
             raise StateError(
                 f"state is of worker {self.lane[0]} of {self.lane[1]}, this is worker {worker} of {num_workers}",
@@ -83,6 +99,11 @@ class State(msgspec.Struct, frozen=True):
             raise StateMismatch(
                 f"state is of another shuffle_seed: {mine.seed}, this dataset has {key.seed}",
                 hint=f"construct the dataset with shuffle_seed={mine.seed}",
+            )
+        if mine.unaligned != key.unaligned:
+            raise StateMismatch(
+                f"state is of a dataset with unaligned_worker_index={mine.unaligned}",
+                hint=f"construct the dataset with unaligned_worker_index={mine.unaligned}",
             )
         if strict and (mine.fingerprint, mine.rows) != (key.fingerprint, key.rows):
             raise StateMismatch(

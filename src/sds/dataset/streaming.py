@@ -7,9 +7,10 @@ lane per rank and worker; or any sample by its row. The state says what was hand
 from __future__ import annotations
 
 import dataclasses
+import multiprocessing
 import os
 from collections.abc import Iterator, Sequence
-from multiprocessing import context as multiprocessing
+from multiprocessing.context import get_spawning_popen
 from pathlib import Path
 from typing import Any, overload
 
@@ -26,16 +27,15 @@ from sds.dataset.leases import Leases
 from sds.dataset.mapstyle import MapView, get_several
 from sds.dataset.pipeline import Pipeline
 from sds.dataset.policy import FailurePolicy
+from sds.dataset.progress import Progress, Start
 from sds.dataset.state import PlanKey, State
-from sds.dataset.workers import Epochs, is_worker, worker_identity
-from sds.errors import StateError
+from sds.dataset.workers import is_worker, worker_identity
 from sds.events import Stats, Tally
-from sds.fetch import FetchClient, prefetched
+from sds.fetch import FetchClient, Ticket, prefetched
 from sds.index import Index, open_index
 from sds.plan import Plan, lanes
 from sds.seeds import derive_key, draw_seed
 from sds.types import DataType, Failure, Sample, Transform
-from sds.urls import redact
 from sds.world import World
 
 __all__ = ["StreamingDataset"]
@@ -43,7 +43,7 @@ __all__ = ["StreamingDataset"]
 INFINITE = 2**62
 _BLOCK = 1024  # positions computed at once: a permutation has a fixed cost per call
 _RANDOM_ACCESS_LEASES = 64
-_WORKER_LEASES = 512  # a worker cannot see how far its loader's caller is: it keeps the files of so many samples
+_NUM_LEASES = 512  # nobody here can see batches, nor how far a loader's caller is: the files of so many samples stay
 
 
 class StreamingDataset(IterableDataset[Sample]):
@@ -137,7 +137,7 @@ class StreamingDataset(IterableDataset[Sample]):
         self._options = opts.sort_keywords(given)
         opts.check_world(world)
         self._world = world
-        self._sender: World | None = None  # in a copy for another process: where it was sent from
+        self._sender: tuple[int, World] | None = None  # in a copy for a spawned worker: who sent it, and its world
         self._agreement = Agreement()
         try:
             client = FetchClient(self._options.fetch)
@@ -150,10 +150,7 @@ class StreamingDataset(IterableDataset[Sample]):
         self._seed = self._options.shuffle_seed
         if self._seed == -1:
             self._seed = self._agreement.share_seed(self.world, draw_seed, self._patience_s)
-        self._epochs = Epochs()
-        self._cursor: tuple[int, int] | None = None  # (epoch, position) of what was handed out; None: nothing yet
-        self._lane: State | None = None  # in a worker process: how far its own share is
-        self._loaded: State | None = None  # in a worker process: where its next iter() goes on
+        self.progress = Progress(self.plan_key, is_endless=self._options.infinite)
         self._adopt()
 
     # ---- what it has ------------------------------------------------------------------------------------------------
@@ -168,8 +165,8 @@ class StreamingDataset(IterableDataset[Sample]):
     @property
     def world(self) -> World:
         """This process among the others: given, or detected."""
-        if self._world is None and self._sender is not None and is_worker():
-            return self._sender
+        if self._world is None and self._sender is not None and self._sender[0] == _parent_pid():
+            return self._sender[1]
         return self._world or World.detect()
 
     def stand_for(self, ranks: Sequence[int]) -> None:
@@ -205,9 +202,7 @@ class StreamingDataset(IterableDataset[Sample]):
         return self.plan.length(self.epoch)
 
     def __repr__(self) -> str:
-        src = self._options.src
-        shown = redact(src) if isinstance(src, str) else src
-        return f"StreamingDataset({shown!r}, {len(self._index)} rows, seed {self._seed})"
+        return f"StreamingDataset({self._options.source_text}, {len(self._index)} rows, seed {self._seed})"
 
     def explain(self) -> str:
         """What will happen, in words: source, rows, order, partition, cache."""
@@ -226,13 +221,12 @@ class StreamingDataset(IterableDataset[Sample]):
     def __iter__(self) -> Iterator[Sample]:
         """This rank's and worker's samples of the current epoch, from its start or from where a loaded state says."""
         worker, num_workers = worker_identity()
-        epoch, start, taken = self._begin(worker, num_workers)
+        epoch, start, taken, offset = self._begin_lane(worker, num_workers) if is_worker() else self.begin(self.world)
         plan, rank, size = self.share(self.world, worker)
         lane_of = (0, 1) if self._options.unaligned else (worker, num_workers)
         lane = lanes(self.horizon(epoch), start, size, rank, lane_of[1], lane_of[0])
-        key = self.plan_key
-        delivery = self.delivery
-        held = Leases(_WORKER_LEASES, self._lease_bytes(num_workers)) if is_worker() else Leases(1)
+        progress, delivery = self.progress, self.delivery
+        held = Leases(_NUM_LEASES, self._lease_bytes(num_workers))
         self._tally.begin()
         # positions of this lane, from where it stands
         blocks = (np.asarray(lane[k : k + _BLOCK]) for k in range(taken, len(lane), _BLOCK))
@@ -240,67 +234,57 @@ class StreamingDataset(IterableDataset[Sample]):
         jobs = delivery.pipeline.jobs(plan, epoch, blocks)
         # -> tickets: the files of the next ones are on their way
         window = prefetched(self._client, jobs, lambda job: job.files, *self.window)
+
+        def after(num_rows: int, num_samples: int) -> State:
+            """What was handed out: so many rows of the lane, and so many samples of the next one."""
+            if is_worker():
+                return State(progress.key, epoch, start, (worker, num_workers, num_rows, size), num_samples)
+            return progress.at(epoch, lane.stop(num_rows - 1) if num_rows else start, num_samples)
+
+        has_ended = False
         try:
             for k, (job, ticket) in enumerate(window, start=taken):
-                tickets: list[Any] = []
+                tickets: list[Ticket] = []
                 # -> samples: decoded, transformed; a row that failed is counted and left out
                 samples = delivery.deliver(job, ticket, tickets) or []
                 held.hold(tickets)
-                self.reach(epoch, lane.stop(k))
-                if self._lane is not None:
-                    done = k + 1 == len(lane)  # the very end of an epoch is the beginning of the next
-                    place = (epoch + 1, 0, None) if done else (epoch, start, (worker, num_workers, k + 1))
-                    self._lane = State(key, *place)
-                for sample in samples:
+                done = offset if k == taken else 0  # of a row that was fanned out, what was handed out before
+                for j, sample in enumerate(samples[done:], start=done + 1):
+                    has_ended = j == len(samples) and k + 1 == len(lane)
+                    if has_ended:  # the very end of an epoch is the beginning of the next
+                        progress.finish(epoch)
+                    else:
+                        progress.reach(after(k + 1, 0) if j == len(samples) else after(k, j))
                     self._tally.delivered(1, batches=0)
                     yield sample
-            delivery.policy.end_of_epoch()
-            self._end(epoch, worker)
+            if not has_ended:
+                delivery.policy.end_of_epoch()
+                progress.finish(epoch)
         finally:
             window.close()  # type: ignore[attr-defined]  # a generator
             held.release()
 
-    def _begin(self, worker: int, num_workers: int) -> tuple[int, int, int]:
-        """(epoch, start position, samples of this lane already handed out)."""
-        taken = 0
-        if is_worker():
-            loaded, self._loaded = self._loaded, None
-            epoch, start = self._epochs.begin(worker, num_workers, entered=loaded is not None)
-            if loaded is not None and loaded.epoch > epoch:
-                start = self.plan.length(epoch)  # its share of this epoch is done, those of other workers are not
-            elif loaded is not None:
-                start, taken = loaded.position, loaded.taken_by(worker, num_workers)
-            self._lane = State(self.plan_key, epoch, start, (worker, num_workers, taken))
-        else:
-            self._agreement.check(self.world, msgspec.to_builtins(self.plan_key), self._patience_s)
-            epoch, start = self._epochs.next()
-            self._epochs.set(epoch)  # a position that was loaded is used up
-        self._cursor = (epoch, start)
-        return epoch, start, taken
+    def _begin_lane(self, worker: int, num_workers: int) -> Start:
+        self.follow_seed()
+        return self.progress.begin_lane(worker, num_workers, self.share(self.world, worker)[2])
 
-    def _end(self, epoch: int, worker: int) -> None:
-        if is_worker():
-            self._epochs.finish(worker, epoch)
-            self._lane = State(self.plan_key, epoch + 1, 0)
-        else:
-            self.finish(epoch)
+    def begin(self, world: World) -> Start:
+        """Where an iteration begins; ranks agree on it before the first one. A loaded state is used up by it."""
+        start = self.progress.begin()
+        facts = {**msgspec.to_builtins(self.plan_key), "epoch": start.epoch, "position": start.position}
+        self._agreement.check(world, facts, self._patience_s)
+        return start
 
-    def begin(self) -> tuple[int, int]:
-        """For a loader: (epoch, position) of where to begin; a loaded state is used up by it."""
-        epoch, start, _ = self._begin(0, 1)
-        return epoch, start
+    def follow_seed(self) -> None:
+        """In a worker: takes over the seed that the parent found in a state, after this worker was made."""
+        seed = self.progress.seed
+        if seed is not None and seed != self._seed:
+            self._use_seed(seed)
 
-    def reach(self, epoch: int, position: int) -> None:
-        """All before this position was handed out."""
-        epoch, position = self._normal(epoch, position)
-        if self._options.infinite and not is_worker() and epoch != self._epochs.current():
-            self._epochs.set(epoch)
-        self._cursor = (epoch, position)
-
-    def finish(self, epoch: int) -> None:
-        """For a loader: an epoch is over, and the next one comes."""
-        self._epochs.set(epoch + 1)
-        self._cursor = (epoch + 1, 0)
+    def _use_seed(self, seed: int | None) -> None:
+        self._seed = seed
+        self.progress.key = self.plan_key
+        self._adopt()
 
     def share(self, world: World, worker: int = 0) -> tuple[Plan, int, int]:
         """The order that a process follows, and which share of it: (plan, rank, size)."""
@@ -315,10 +299,6 @@ class StreamingDataset(IterableDataset[Sample]):
         """Where an iteration that begins in this epoch ends; positions past the epoch are in those that follow."""
         return INFINITE if self._options.infinite else self.plan.length(epoch)
 
-    def _normal(self, epoch: int, position: int) -> tuple[int, int]:
-        laps, place = divmod(position, self.plan.length(epoch))
-        return epoch + laps, place
-
     @property
     def window(self) -> tuple[int, int | None]:
         """How many samples to fetch ahead, and how few may be left when the next are asked for."""
@@ -327,7 +307,7 @@ class StreamingDataset(IterableDataset[Sample]):
     def _lease_bytes(self, num_workers: int) -> int | None:
         """How much of the cache one process may hold for samples that were handed out a while ago."""
         limit = self._options.fetch.limit
-        return None if limit is None else limit // (4 * num_workers * self.world.local_size)
+        return None if limit is None else limit // (2 * num_workers * self.world.local_size)
 
     # ---- random access ----------------------------------------------------------------------------------------------
 
@@ -355,37 +335,22 @@ class StreamingDataset(IterableDataset[Sample]):
     @property
     def epoch(self) -> int:
         """The epoch that the next (or current) iteration makes."""
-        return self._epochs.current()
+        return self.progress.epoch
 
     def set_epoch(self, epoch: int) -> None:
         """The next iteration makes this epoch: from its start, or where a state of this epoch that was loaded says."""
         opts.check_count("epoch", epoch, minimum=0)
-        coming, start = self._epochs.next()
-        self._cursor = None
-        self._epochs.set(epoch, start if epoch == coming else 0)
+        self.progress.set_epoch(epoch)
 
     @property
     def plan_key(self) -> PlanKey:
         """What the order is a function of."""
         query = PlanKey.hash_query(self._options.index.sql_query)
-        return PlanKey(self.fingerprint, len(self._index), self._seed, query)
+        return PlanKey(self.fingerprint, len(self._index), self._seed, query, self._options.unaligned)
 
     def state_dict(self) -> dict[str, Any]:
         """Where delivery stands: a small JSON-able copy, right at every yield."""
-        if not is_worker() and self._epochs.were_workers_used:
-            raise StateError(
-                "state is not known here: worker processes of a plain DataLoader deliver, unseen",
-                hint="use sds.StreamingDataLoader, or torchdata's StatefulDataLoader, and take the state from it",
-            )
-        if is_worker():
-            state = self._loaded or self._lane or self.make_state(*self._epochs.next())
-        else:
-            state = self.make_state(*(self._cursor or self._epochs.next()))
-        return state.to_dict()
-
-    def make_state(self, epoch: int, position: int) -> State:
-        """The state at a position; the very end of an epoch is the beginning of the next."""
-        return State(self.plan_key, *self._normal(epoch, position))
+        return self.progress.state().to_dict()
 
     def load_state_dict(self, state: dict[str, Any], *, strict: bool = True) -> None:
         """The next iteration goes on where the state says.
@@ -403,17 +368,8 @@ class StreamingDataset(IterableDataset[Sample]):
             key = msgspec.structs.replace(key, seed=loaded.key.seed)  # what was drawn for the run that goes on
         loaded.check(key, strict=strict)
         if key.seed != self._seed:
-            self._seed = key.seed
-            self._adopt()
-        if is_worker():
-            self._loaded = State(key, loaded.epoch, loaded.position, loaded.lane)
-            self._epochs.enter(*worker_identity(), loaded.epoch)
-        elif loaded.lane is not None:
-            hint = "take the state from the loader, not from one of its workers"
-            raise StateError(f"state is of a single worker: {loaded.lane[0]} of {loaded.lane[1]}", hint=hint)
-        else:
-            self._cursor = None
-            self._epochs.set(loaded.epoch, loaded.position)
+            self._use_seed(key.seed)
+        self.progress.load(State(key, loaded.epoch, loaded.position, loaded.lane, loaded.offset))
 
     # ---- life -------------------------------------------------------------------------------------------------------
 
@@ -443,12 +399,18 @@ class StreamingDataset(IterableDataset[Sample]):
     def __getstate__(self) -> dict[str, Any]:
         made_here = ("_tally", "_client", "_delivery", "_random_leases", "plan", "_agreement")
         state = {k: v for k, v in self.__dict__.items() if k not in made_here}
-        if multiprocessing.get_spawning_popen() is not None:
+        if get_spawning_popen() is not None:
             # a spawned worker has no torch.distributed to ask, nor always the launcher's variables; a spawned rank has
-            state["_sender"] = self.world
+            state["_sender"] = os.getpid(), self.world
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._agreement = Agreement()
         self._adopt()
+
+
+def _parent_pid() -> int | None:
+    """Who started this process, if multiprocessing did; under a forkserver that is not who forked it."""
+    parent = multiprocessing.parent_process()
+    return None if parent is None else parent.pid

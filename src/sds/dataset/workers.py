@@ -60,7 +60,7 @@ class Epochs:
     """
 
     _MAX_WORKERS = 1024
-    _USED, _BASE, _START, _WORKERS, _SLOTS, _ENTERED = 0, 1, 2, 3, 8, 8 + _MAX_WORKERS
+    _USED, _BASE, _START, _OFFSET, _WORKERS, _SEED, _SLOTS, _ENTERED = 0, 1, 2, 3, 4, 5, 8, 8 + _MAX_WORKERS
 
     def __init__(self) -> None:
         self._shared = SharedBlock(self._ENTERED + self._MAX_WORKERS)
@@ -81,32 +81,44 @@ class Epochs:
         """The epoch that the next iteration makes."""
         return max(self._block[self._BASE], min(self._epochs_of(self._SLOTS), default=0))
 
-    def next(self) -> tuple[int, int]:
-        """(epoch, position) where the next iteration begins."""
+    def next(self) -> tuple[int, int, int]:
+        """(epoch, position, samples of its row already handed out) where the next iteration begins."""
         epoch = self.current()
-        return epoch, self._block[self._START] if epoch == self._block[self._BASE] else 0
+        if epoch != self._block[self._BASE]:
+            return epoch, 0, 0
+        return epoch, self._block[self._START], self._block[self._OFFSET]
 
-    def set(self, epoch: int, start: int = 0) -> None:
-        """The parent says which epoch comes next, and from which position."""
+    def set(self, epoch: int, start: int = 0, offset: int = 0) -> None:
+        """The parent says which epoch comes next, and from where."""
         with self._block.locked():
             self._block[self._USED] = self._block[self._WORKERS] = 0
-            self._block[self._BASE], self._block[self._START] = epoch, start
+            self._block[self._BASE], self._block[self._START], self._block[self._OFFSET] = epoch, start, offset
+
+    @property
+    def seed(self) -> int | None:
+        """The seed that the parent found in a state; None: it found none."""
+        return self._block[self._SEED] - 1 if self._block[self._SEED] else None
+
+    @seed.setter
+    def seed(self, seed: int | None) -> None:
+        self._block[self._SEED] = 0 if seed is None else seed + 1
 
     def enter(self, worker: int, num_workers: int, epoch: int) -> None:
         """A worker was told by its loader to go on in an epoch. All of them are told before any begins."""
         with self._block.locked():
             self._count(num_workers)
-            self._block[self._BASE], self._block[self._START] = min(self._block[self._BASE], epoch), 0
+            self._block[self._BASE] = min(self._block[self._BASE], epoch)
+            self._block[self._START] = self._block[self._OFFSET] = 0
             self._block[self._SLOTS + worker] = self._block[self._ENTERED + worker] = epoch
 
-    def begin(self, worker: int, num_workers: int, *, entered: bool = False) -> tuple[int, int]:
-        """A worker begins: (epoch, position). The epoch is the one that the slowest of them has yet to make."""
+    def begin(self, worker: int, num_workers: int, *, entered: bool = False) -> tuple[int, int, int]:
+        """A worker begins, where `next` says. The epoch is the one that the slowest of them has yet to make."""
         with self._block.locked():
             self._count(num_workers)
             self._block[self._USED] = 1
-            epoch, start = (min(self._epochs_of(self._ENTERED)), 0) if entered else self.next()
-            self._block[self._SLOTS + worker] = epoch
-            return epoch, start
+            place = (min(self._epochs_of(self._ENTERED)), 0, 0) if entered else self.next()
+            self._block[self._SLOTS + worker] = place[0]
+            return place
 
     def finish(self, worker: int, epoch: int) -> None:
         """A worker has handed out all of its share of an epoch."""

@@ -6,6 +6,7 @@ What the disk says is told apart from what the network says: the former is a Cac
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterable
 
 from sds.errors import CacheError, FetchError
@@ -13,9 +14,31 @@ from sds.storage import Body, Buffer
 from sds.units import format_bytes
 from sds.urls import redact
 
-__all__ = ["gather", "write"]
+__all__ = ["Budget", "gather", "write"]
 
 _MAX_UNANNOUNCED = 256 * 2**20
+
+
+class Budget:
+    """Bytes that may be in memory at once; one body alone may be larger than all of it."""
+
+    def __init__(self, num_bytes: int) -> None:
+        self._limit = num_bytes
+        self._taken = 0
+        self._changed = threading.Condition()
+
+    def take(self, num_bytes: int) -> None:
+        """Waits until there are so many to be had."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._taken or self._taken + num_bytes <= self._limit)
+            self._taken += num_bytes
+
+    def give(self, num_bytes: int) -> None:
+        """Gives them back."""
+        if num_bytes:
+            with self._changed:
+                self._taken -= num_bytes
+                self._changed.notify_all()
 
 
 def gather(body: Body, url: str) -> tuple[list[Buffer], int]:

@@ -12,7 +12,8 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 
 from sds.errors import CacheError
 from sds.fetch.evict import Idle
@@ -46,7 +47,13 @@ class Entry:
 class Cache:
     """Bookkeeping of one folder. Space is reserved before a body is written, and leased files stay."""
 
-    def __init__(self, folder: str | os.PathLike[str], limit: int | None = None, policy: str = "keep") -> None:
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        limit: int | None = None,
+        policy: str = "keep",
+        on_progress: Callable[[], None] = lambda: None,
+    ) -> None:
         self.folder = os.fspath(folder)
         self.limit = limit
         self.policy = policy
@@ -58,7 +65,7 @@ class Cache:
         self._num_parts = 0
         self._parts: set[str] = set()
         self._buckets: set[str] = set()
-        self._reconcile()
+        self._reconcile(_at_times(on_progress))
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -191,12 +198,13 @@ class Cache:
                         if stat.S_ISREG(facts.st_mode):
                             yield facts, item.path, item.name
 
-    def _reconcile(self) -> None:
+    def _reconcile(self, on_progress: Callable[[], None]) -> None:
         """Learns from the folder what is there; removes unfinished and damaged files that an earlier server made."""
         found: list[tuple[float, Entry]] = []
         try:
             _make_folder(self.folder)
             for facts, path, name in self._files():
+                on_progress()
                 match = _NAME.fullmatch(name)
                 if match is not None and int(match[2]) == facts.st_size and path.endswith(f"/{match[1][:2]}/{name}"):
                     found.append((facts.st_mtime, Entry(match[1], path, facts.st_size)))
@@ -207,12 +215,26 @@ class Cache:
         except OSError as error:
             raise _unusable(self.folder, error) from error
         for _, entry in sorted(found, key=lambda item: item[0]):
+            on_progress()
             if entry.key in self._entries:  # the same key with another suffix or size: one of them is enough
                 self._forget(entry.key)
             self._entries[entry.key] = entry
             self._idle.add(entry.key, entry.size)
             self.used += entry.size
         self.shrink()
+
+
+def _at_times(call: Callable[[], None]) -> Callable[[], None]:
+    """The same, but once a second at most."""
+    last = time.monotonic()
+
+    def now_and_then() -> None:
+        nonlocal last
+        if time.monotonic() - last > 1.0:
+            last = time.monotonic()
+            call()
+
+    return now_and_then
 
 
 def _make_folder(folder: str) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from sds.errors import CacheFull, FetchError, IntegrityError, ObjectNotFound, SdsError
+from sds.errors import FetchError, IntegrityError, ObjectNotFound, SdsError
 from sds.events import Tally
 from sds.fetch import protocol as p
 from sds.fetch.link import Link, Pending, abandon_all
@@ -86,19 +86,12 @@ class Ticket:
     def _wait(self) -> Any:
         options = self._client.options
         subject = redact(next(url for url, _ in self._files if is_remote(url)))
-        patience = max(600.0, options.timeout_s * (options.num_retries + 2))
+        # longer than the server waits before it says what is wrong
+        patience = max(600.0, options.timeout_s * max(12, options.num_retries + 2))
         if self._link is not self._client.current_link():
             self._ask_again()  # the process was forked, or the client closed, since it was asked for
         assert self._pending is not None and self._link is not None
-        was_here = self._pending.is_here
-        try:
-            self._link.wait(self._pending, subject=subject, patience_s=patience)
-        except CacheFull:
-            if not was_here:
-                raise
-            # it found no room while nobody was waiting for it; now somebody is
-            self._ask_again()
-            self._link.wait(self._pending, subject=subject, patience_s=patience)
+        self._link.wait(self._pending, subject=subject, patience_s=patience)
         return self._pending.reply
 
     def _ask_again(self) -> None:
@@ -141,7 +134,8 @@ class FetchClient:
     def read(self, url: str, start: int | None = None, stop: int | None = None) -> bytes:
         """The bytes of an object, or of the range [start, stop), past the cache."""
         if (start is None) != (stop is None):
-            raise FetchError("a range needs both its ends", url=redact(url))
+            hint = "give start and stop, or neither for the whole object"
+            raise FetchError("a range needs both its ends", hint=hint, url=redact(url))
         if not is_remote(url):
             with _opened(url) as file:
                 file.seek(start or 0)
@@ -188,6 +182,9 @@ class FetchClient:
                     for start in range(0, info.size, _PART):
                         file.write(self.read(url, start, min(start + _PART, info.size)))
                 num_bytes = file.tell()
+            if info.size > _PART and self.head(url).version != info.version:
+                hint = "somebody writes to it: try again when it is complete"
+                raise IntegrityError(f"object changed while it was read: {redact(url)}", hint=hint, url=redact(url))
             if num_bytes != info.size:
                 hint = "it changed while it was read, or the store cut it short: try again"
                 raise IntegrityError(f"object has {num_bytes} bytes, not {info.size}: {redact(url)}", hint=hint)

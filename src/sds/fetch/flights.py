@@ -15,23 +15,24 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from sds.errors import CacheFull, FetchError, SdsError
-from sds.fetch.bodies import gather, write
+from sds.fetch.bodies import Budget, gather, write
 from sds.fetch.cache import Cache, Entry
 from sds.fetch.parking import Parking
-from sds.storage import Body, Buffer, Store, StoreOptions, Stores
+from sds.storage import Body, Buffer, Store, StoreOptions, Stores, is_other
 from sds.units import format_bytes
 from sds.urls import redact
 
-__all__ = ["Flight", "Flights", "Waiter"]
+__all__ = ["Flight", "Flights", "Passenger", "Waiter"]
 
 _MAX_THREADS = 256
 # Bodies up to _WHOLE are written by a few threads of their own: with the file calls in all 64 download threads, the
 # interpreter's lock changes hands six times a file, and 50 KB files pass at half the rate (measured against nginx).
 _WHOLE = 8 * 2**20
 _NUM_WRITERS = 2
+_MAX_UNWRITTEN = 256 * 2**20  # bytes of such bodies in memory at once
 _FIRST_GUESS = 1e6  # what an object takes, before any has been seen
 _MEMORY = 32  # and then it is a mean over about so many objects
 
@@ -48,15 +49,24 @@ class Waiter(Protocol):
         ...
 
 
+class Passenger(NamedTuple):
+    """Who waits for a flight, for which of its files, and how it would have the store opened."""
+
+    waiter: Waiter
+    slot: int
+    options: StoreOptions
+
+
 class Flight:
     """One object on its way."""
 
-    def __init__(self, number: int, key: str, url: str, options: StoreOptions) -> None:
+    def __init__(self, number: int, key: str, url: str, version: str | None, options: StoreOptions) -> None:
         self.number = number
         self.key = key
         self.url = url
-        self.options = options
-        self.waiters: list[tuple[Waiter, int]] = []
+        self.version = version  # that the object shall have, if that is known
+        self.options = options  # of the first who asked
+        self.waiters: list[Passenger] = []
         self.size: int | None = None  # once a store has told
         self.reserved: int | None = None
         self.wanted = 0  # bytes it parked for
@@ -66,6 +76,7 @@ class Flight:
         self.part = ""  # the file that is being written
         self.suffix = ""  # of the final file
         self.body: list[Buffer] | None = None  # bytes to be written by a writer
+        self.in_memory = 0  # bytes of the budget that it has taken for them
         self.counts = {"requests": 0, "retries": 0, "bytes_downloaded": 0, "evictions": 0, "misses": 1}
 
 
@@ -90,6 +101,8 @@ class Flights:
         self._num_active = 0
         self._usual_size = _FIRST_GUESS
         self._num_sized = 0
+        self._budget = Budget(_MAX_UNWRITTEN)
+        self._landed_at = 0.0
 
     @property
     def stores(self) -> Stores:
@@ -106,22 +119,27 @@ class Flights:
                 self._num_threads += 1
                 threading.Thread(target=self._work, name=f"download-{self._num_threads}", daemon=True).start()
 
-    def join(self, key: str, url: str, options: StoreOptions, waiter: Waiter, slot: int) -> Flight:
+    def join(
+        self, key: str, url: str, version: str | None, options: StoreOptions, waiter: Waiter, slot: int
+    ) -> Flight:
         """Waits for an object with whoever does already, or sends a new flight for it. Under the lock."""
         flight = self._flights.get(key)
         if flight is None:
             self._num_taken_off += 1
-            flight = self._flights[key] = Flight(self._num_taken_off, key, url, options)
+            flight = self._flights[key] = Flight(self._num_taken_off, key, url, version, options)
             self._ready.put(flight)
-        flight.waiters.append((waiter, slot))
+        flight.waiters.append(Passenger(waiter, slot, options))
         return flight
 
     def leave(self, flight: Flight, waiter: Waiter) -> None:
         """A waiter no longer wants an object; what nobody wants and is not on its way is dropped. Under the lock."""
-        flight.waiters = [(w, slot) for w, slot in flight.waiters if w is not waiter]
-        if flight.is_parked and not flight.waiters:
-            self._parked.desert(flight)
-            del self._flights[flight.key]
+        now = self._flights.get(flight.key)  # it may have changed to another flight, when the first one failed
+        if now is None:
+            return
+        now.waiters = [each for each in now.waiters if each.waiter is not waiter]
+        if now.is_parked and not now.waiters:
+            self._parked.desert(now)
+            del self._flights[now.key]
 
     def admit(self) -> None:
         """Lets parked flights take off while there is room. Call under the lock whenever room came free."""
@@ -136,6 +154,15 @@ class Flights:
         """The first parked flight and since when it waits. Under the lock."""
         flight = self._parked.first()
         return None if flight is None or flight.waits_since is None else (flight.waits_since, flight)
+
+    def parked(self) -> list[Flight]:
+        """All flights that wait for room, the earliest asked for first. Under the lock."""
+        return [flight for _, flight in sorted(self._parked, key=lambda item: item[0]) if flight.is_parked]
+
+    @property
+    def landed_at(self) -> float:
+        """When the last download came into the cache."""
+        return self._landed_at
 
     @property
     def num_active(self) -> int:
@@ -155,11 +182,13 @@ class Flights:
             self._parked.take()
             self._ready.put(flight)
 
-    def give_up(self, error: SdsError) -> None:
-        """Fails the first parked flight. Under the lock."""
-        flight = self._parked.take()
-        if flight is not None:
-            self._finish(flight, error)
+    def give_up(self, flight: Flight, waiter: Waiter, error: SdsError) -> None:
+        """Tells one waiter of a parked flight that there will be no room. Under the lock."""
+        slots = [each.slot for each in flight.waiters if each.waiter is waiter]
+        self.leave(flight, waiter)
+        for slot in slots:
+            waiter.failed(slot, error, {})
+        self.admit()
 
     def _park(self, flight: Flight) -> None:
         flight.wanted, flight.may_probe = self._expected(flight), False
@@ -217,6 +246,7 @@ class Flights:
             except Exception as error:  # noqa: BLE001 (a thread boundary: a defect of ours must not leave anybody waiting)
                 outcome = _defect(flight, error)
             chunks = None  # or it would stay in memory until the next one comes
+            self._forget_body(flight)
             with self._lock:
                 self._num_active -= 1
                 self._finish(flight, outcome)
@@ -230,7 +260,14 @@ class Flights:
 
         def attempt(store: Store, key: str) -> bool:
             flight.counts["requests"] += 1
-            return self._land(flight, store.open(key), key)
+            body = store.open(key)
+            if is_other(body.version, flight.version):
+                raise _changed(flight)
+            try:
+                return self._land(flight, body, key)
+            finally:
+                if flight.body is None:
+                    self._forget_body(flight)
 
         return self._stores.call(flight.url, flight.options, attempt, on_retry=retried)
 
@@ -238,6 +275,7 @@ class Flights:
         chunks: Iterable[Buffer] = body.chunks
         size = body.size
         if size is None:
+            self._take_memory(flight, _WHOLE)
             chunks, size = gather(body, flight.url)
         with self._lock:
             if not self._make_room(flight, size):
@@ -245,15 +283,27 @@ class Flights:
             flight.part = flight.part or self._cache.part_path(flight.key)
         flight.suffix = os.path.splitext(key.partition("?")[0])[1]
         if size <= _WHOLE:
+            self._take_memory(flight, size)
             flight.body = list(chunks)
             return True
         try:
             write(flight.part, chunks)
         except BaseException:  # there may be another attempt
-            self._cache.drop_part(flight.part)
-            flight.part = ""
+            with self._lock:
+                self._cache.drop_part(flight.part)
+                flight.part = ""
             raise
         return True
+
+    def _take_memory(self, flight: Flight, num_bytes: int) -> None:
+        """Waits until the bodies in memory are few enough for this one. Not under the lock."""
+        if not flight.in_memory:
+            self._budget.take(num_bytes)
+            flight.in_memory = num_bytes
+
+    def _forget_body(self, flight: Flight) -> None:
+        self._budget.give(flight.in_memory)
+        flight.in_memory = 0
 
     def _may_begin(self, flight: Flight) -> bool:
         """Whether a flight has room, or may have it, before it asks a store."""
@@ -322,18 +372,34 @@ class Flights:
             except SdsError as unusable:
                 error = unusable
         self._return_room(flight)
-        counts = flight.counts
-        for waiter, slot in flight.waiters:
+        counts, waiters = flight.counts, flight.waiters
+        if isinstance(error, FetchError):  # others may have better credentials or more patience: they try for themselves
+            for waiter, slot, options in waiters:
+                if options is not flight.options:
+                    self.join(flight.key, flight.url, flight.version, options, waiter, slot)
+            waiters = [each for each in waiters if each.options is flight.options]
+        for waiter, slot, _ in waiters:
             if entry is None:
-                waiter.failed(slot, error or FetchError(f"download was dropped: {redact(flight.url)}"), counts)
+                waiter.failed(slot, error or _dropped(flight), counts)
             else:
                 waiter.landed(slot, self._cache.lease(flight.key), counts)
             counts = {"hits": 1} if entry is not None else {}  # whoever joined needed no download of its own
         if entry is not None:
+            self._landed_at = time.monotonic()
             self._cache.release(entry)
         self.admit()
 
 
-def _defect(flight: Flight, error: Exception) -> FetchError:
+def _changed(flight: Flight) -> FetchError:
+    url, hint = redact(flight.url), "it was written to since the folder was listed: open the dataset again"
+    return FetchError(f"object is not the one that the index names: {url}", hint=hint, url=url)
+
+
+def _dropped(flight: Flight) -> FetchError:
     url = redact(flight.url)
-    return FetchError(f"download failed: {url}: {type(error).__name__}", url=url)
+    return FetchError(f"download was dropped: {url}", hint="ask for it again", url=url)
+
+
+def _defect(flight: Flight, error: Exception) -> FetchError:
+    url, hint = redact(flight.url), "a defect of sds, not of your data: please report it"
+    return FetchError(f"download failed: {url}: {type(error).__name__}", hint=hint, url=url)

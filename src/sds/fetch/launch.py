@@ -19,16 +19,20 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from sds.errors import CacheError
+from sds.seeds import jitter
 
-__all__ = ["READY", "connect", "open_lock", "peer_uid", "short_name"]
+__all__ = ["READY", "SCANNING", "SERVER_LOCK", "address_in", "connect", "open_lock", "peer_uid", "short_name"]
 
 READY = "ready"  # what a server says on its standard output when it listens
-_START_S = 30.0
+SCANNING = "scanning"  # and now and then before that, while it looks through a large folder
+SERVER_LOCK = ".server.lock"  # held by the server; says who it is and, in a line "at ...", where it listens
+_START_S = 30.0  # without a sign of life
+_BUSY_S = 60.0
 _START_LOCK = ".server-start.lock"
 _LOG = ".server.log"
 _LOG_BYTES = 2000
@@ -42,7 +46,7 @@ def connect(dst: str) -> socket.socket:
     name = _name_of(dst)
     address = folder / f"{name}.sock"
     deadline = time.monotonic() + _START_S
-    connection = _try_connect(address)
+    connection = _find(dst, address)
     if connection is not None:
         return connection
     log = Path(dst) / _LOG
@@ -50,7 +54,7 @@ def connect(dst: str) -> socket.socket:
     try:
         _lock(descriptor, deadline, dst)
         while True:
-            connection = _try_connect(address)  # somebody else may have started it while we waited
+            connection = _find(dst, address)  # somebody else may have started it while we waited
             if connection is not None:
                 return connection
             if time.monotonic() > deadline:
@@ -58,7 +62,7 @@ def connect(dst: str) -> socket.socket:
                     f"fetch server does not stay up: {dst}: {_tail(log)}",
                     hint="its log is shown above; is something killing it?",
                 )
-            _start(dst, address, log)
+            _start(dst, address, log, lambda: os.utime(descriptor))
     finally:
         os.close(descriptor)
 
@@ -89,7 +93,7 @@ def _runtime_folder() -> Path:
     except OSError as error:
         hint = "set XDG_RUNTIME_DIR or TMPDIR to a folder of your own"
         raise CacheError(f"socket folder cannot be made: {folder}: {error.strerror}", hint=hint) from error
-    if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.getuid() or facts.st_mode & 0o077:
+    if not _is_private(facts):
         raise CacheError(
             f"socket folder is not this user's alone: {folder}",
             hint="remove it if you do not know it, or set TMPDIR to a folder of your own",
@@ -97,12 +101,54 @@ def _runtime_folder() -> Path:
     return folder
 
 
+def _is_private(facts: os.stat_result) -> bool:
+    """Whether it is a folder that nobody but this user can enter."""
+    return stat.S_ISDIR(facts.st_mode) and facts.st_uid == os.getuid() and not facts.st_mode & 0o077
+
+
+def address_in(words: str) -> Path | None:
+    """Where a server listens, by what it wrote into its lock file."""
+    found = [line.removeprefix("at ") for line in words.splitlines() if line.startswith("at /")]
+    return Path(found[0]) if found else None
+
+
+def _find(dst: str, address: Path) -> socket.socket | None:
+    """A connection to the server of a folder: at this process's address, or where one with another TMPDIR put it."""
+    connection = _try_connect(address)
+    if connection is not None:
+        return connection
+    try:
+        descriptor = os.open(Path(dst) / SERVER_LOCK, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            told = address_in(os.pread(descriptor, 10_000, 0).decode(errors="surrogateescape"))
+        finally:
+            os.close(descriptor)
+        # what a file in the cache folder says is believed only if it leads to where this user alone can listen
+        if told is None or told == address or told.name != address.name or not _is_private(os.lstat(told.parent)):
+            return None
+    except OSError:
+        return None
+    return _try_connect(told)
+
+
 def _try_connect(address: Path) -> socket.socket | None:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    deadline = time.monotonic() + _BUSY_S
     try:
         connection.settimeout(10.0)
         with short_name(address) as name:
-            connection.connect(name)
+            while True:
+                try:
+                    connection.connect(name)
+                    break
+                except BlockingIOError:  # there is a server, and many others are calling it right now
+                    if time.monotonic() > deadline:
+                        hint = "very many processes use this cache folder at once, or its server was stopped"
+                        raise CacheError(f"fetch server takes no more clients: {address}", hint=hint) from None
+                    time.sleep(jitter(0.01, 0.05))
+    except CacheError:  # which is an OSError too
+        connection.close()
+        raise
     except OSError:  # no server, or one that was killed and left its socket
         connection.close()
         return None
@@ -133,7 +179,11 @@ def peer_uid(connection: socket.socket) -> int:
 
 
 def _lock(descriptor: int, deadline: float, dst: str) -> None:
+    """Waits for its turn to start a server; whoever starts one touches the file when that shows a sign of life."""
+    touched = os.fstat(descriptor).st_mtime_ns
     while True:
+        if (now := os.fstat(descriptor).st_mtime_ns) != touched:
+            touched, deadline = now, time.monotonic() + _START_S
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
@@ -144,7 +194,7 @@ def _lock(descriptor: int, deadline: float, dst: str) -> None:
             time.sleep(0.01)
 
 
-def _start(dst: str, address: Path, log: Path) -> None:
+def _start(dst: str, address: Path, log: Path, on_sign: Callable[[], None]) -> None:
     """Starts a server and waits until it listens. It is a process of its own: no terminal, no inherited descriptors."""
     with open(log, "ab") as errors:
         if errors.tell() > _MAX_LOG:
@@ -160,7 +210,7 @@ def _start(dst: str, address: Path, log: Path) -> None:
         )
     assert process.stdout is not None
     with process.stdout as output:
-        words = _first_words(output.fileno(), time.monotonic() + _START_S)
+        words = _first_words(output.fileno(), on_sign)
     if READY in words.splitlines():
         # The server outlives many of its clients, and this process may outlive it: a thread waits for its end, so that
         # no zombie is left. Popen is told that it is over, or it would warn of a child that is still there.
@@ -176,9 +226,10 @@ def _start(dst: str, address: Path, log: Path) -> None:
     raise CacheError(message or f"fetch server did not start: {dst}: {_tail(log)}", hint=hint or None)
 
 
-def _first_words(output: int, deadline: float) -> str:
-    """What the server says until it is ready, ends, or has had time enough."""
+def _first_words(output: int, on_sign: Callable[[], None]) -> str:
+    """What the server says until it is ready, ends, or has shown no sign of life for too long; without those signs."""
     said = b""
+    deadline = time.monotonic() + _START_S
     poll = select.poll()  # unlike select(), it knows descriptors above 1023, which a trainer may well have
     poll.register(output, select.POLLIN)
     while READY not in said.decode(errors="replace").splitlines():
@@ -186,7 +237,9 @@ def _first_words(output: int, deadline: float) -> str:
         if not more:
             break
         said += more
-    return said.decode(errors="replace")
+        deadline = time.monotonic() + _START_S
+        on_sign()
+    return "\n".join(line for line in said.decode(errors="replace").splitlines() if line != SCANNING)
 
 
 def _reap(pid: int) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 from sds.errors import CacheError, FetchError, FetchTimeout, SdsError
 from sds.fetch import protocol as p
 from sds.fetch.launch import connect
+from sds.units import format_bytes
 
 __all__ = ["Link", "Pending", "abandon_all"]
 
@@ -26,6 +27,10 @@ _HANDSHAKE_S = 30.0
 _RELEASES_PER_FRAME = 16
 _WARN_AFTER_S = 30.0
 _RECONNECTS = 8
+_SAY_AFTER_S = 0.25  # most answers come sooner, and cost no word
+_MAX_MENDS = 20  # within so many seconds, and without a single answer:
+_MENDS_WITHIN_S = 60.0
+_CLOSED = "the dataset was closed while something still read from it: end its iterators and loaders first"
 
 
 class Pending:
@@ -61,6 +66,7 @@ class Link:
         self._last_id = 0
         self._closed = False
         self._broken: SdsError | None = None
+        self._mended_at: list[float] = []  # since the last answer
         self._sending = threading.Lock()
         self._wire: p.Wire | None = None
         _links.add(self)
@@ -97,22 +103,30 @@ class Link:
     def wait(self, pending: Pending, *, subject: str, patience_s: float) -> None:
         """Returns when there is an answer, and marks it as in use; raises its error, or FetchTimeout."""
         id = pending.request.id
-        if not pending.is_here:
-            with self._state:
-                self._awaited.add(id)  # from here on, `_take` sends the Want if it learns that it was put off
-            # what was let go of may be the room that this one waits for
-            self._send_news([p.Want(id)] if pending.is_deferred else [])
         with self._state:
-            try:
+            is_here, is_deferred = pending.is_here, pending.is_deferred
+            if not is_here:
+                self._awaited.add(id)  # from here on, `_take` sends the Want if it learns that it was put off
+        try:
+            if not is_here:
+                # what was let go of may be the room that this one waits for
+                self._send_news([p.Want(id)] if is_deferred else [])
+                with self._state:
+                    is_here = self._state.wait_for(lambda: pending.is_here, _SAY_AFTER_S)
+                if not is_here:
+                    self._send_news([p.Want(id)])  # only who says so is told when there is no room
+            with self._state:
                 self._wait_for(pending, subject, patience_s)
-            finally:
+                if pending.error is not None:
+                    self._live.pop(id, None)
+                    raise pending.error
+                pending.in_use = True
+        finally:
+            with self._state:
                 self._awaited.discard(id)
-            if pending.error is not None:
-                self._live.pop(id, None)
-                raise pending.error
-            pending.in_use = True
 
     def _wait_for(self, pending: Pending, subject: str, patience_s: float) -> None:
+        limit = "" if self._options.limit is None else f" (cache_limit is {format_bytes(self._options.limit)})"
         start = time.monotonic()
         warn_at = start + _WARN_AFTER_S
         while not pending.is_here:
@@ -122,7 +136,7 @@ class Link:
                 raise FetchTimeout(f"no answer in {patience_s:.0f} s: {subject}", hint=hint, url=subject)
             if now > warn_at:
                 warn_at = now + _WARN_AFTER_S
-                log.warning("waited %.0f s for %s", now - start, subject)
+                log.warning("waited %.0f s for %s%s", now - start, subject, limit)
             self._state.wait(min(1.0, patience_s))
 
     def release(self, pending: Pending) -> None:
@@ -131,7 +145,8 @@ class Link:
             if self._live.pop(pending.request.id, None) is None or self._closed:
                 return
             if not pending.is_here:  # whoever still waits for it is told
-                pending.error = FetchError("request was let go of before its answer came")
+                hint = "an iterator was closed while another thread waited for its sample"
+                pending.error = FetchError("request was let go of before its answer came", hint=hint)
                 self._state.notify_all()
             self._released.append(pending.request.id)
             is_time = len(self._released) >= _RELEASES_PER_FRAME or not self._live
@@ -144,7 +159,7 @@ class Link:
             return
         with self._state:
             self._closed = True
-            self._fail_all(FetchError("client was closed"))
+            self._fail_all(FetchError("client was closed", hint=_CLOSED))
             wire = self._wire
         if wire is not None:
             wire.hang_up()
@@ -161,7 +176,7 @@ class Link:
 
     def _check_usable(self) -> None:
         if self._closed:
-            raise FetchError("client was closed")
+            raise FetchError("client was closed", hint=_CLOSED)
         if self._broken is not None:
             raise _copy(self._broken)
 
@@ -241,6 +256,7 @@ class Link:
                 return False
             log.info("fetch server of %s is gone: connecting anew", self._options.dst)
             try:
+                self._check_progress()
                 self._connect()
             except Exception as error:  # noqa: BLE001 (a thread boundary: whoever waits must be told)
                 hint = "the fetch server ended and cannot be started again"
@@ -259,6 +275,14 @@ class Link:
                 self._send(p.encode(requests))
             return True
 
+    def _check_progress(self) -> None:
+        """A server that dies of what it is asked for would be started again for ever."""
+        now = time.monotonic()
+        self._mended_at = [*(at for at in self._mended_at if now - at < _MENDS_WITHIN_S), now]
+        if len(self._mended_at) > _MAX_MENDS:
+            hint = "its log is in the cache folder (.server.log); is something killing it?"
+            raise CacheError(f"fetch server ends again and again: {self._options.dst}", hint=hint)
+
     def _all_again(self) -> list[p.Request]:
         """What to ask a new server for: first what is in use, at any price, then the rest, in the order of asking."""
         urgent: list[p.Request] = []
@@ -270,7 +294,7 @@ class Link:
                 urgent += [pending.request, p.Want(id)]
             else:
                 pending.reply, pending.is_deferred = None, False  # what the dead server said holds no more
-                others.append(pending.request)
+                others += [pending.request, *([p.Want(id)] if id in self._awaited else [])]
         return urgent + others
 
     def _take(self, replies: list[p.Reply]) -> None:
@@ -282,6 +306,7 @@ class Link:
                     trim = trim or isinstance(reply, p.Trim)
                     self._note(reply)
                     continue
+                self._mended_at.clear()
                 pending = self._live.get(reply.id)
                 if isinstance(reply, p.Later):
                     if pending is not None:

@@ -58,7 +58,6 @@ STORAGE_OPTIONS = frozenset(
         "requester_pays",
         "account_name",
         "account_key",
-        "headers",
     ]
 )
 VERSION = 1

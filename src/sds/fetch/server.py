@@ -24,8 +24,8 @@ from sds.errors import CacheError, CacheFull, SdsError
 from sds.fetch import protocol as p
 from sds.fetch.cache import Cache
 from sds.fetch.flights import Flight, Flights
-from sds.fetch.launch import READY, open_lock, peer_uid, short_name
-from sds.fetch.session import Session
+from sds.fetch.launch import READY, SCANNING, SERVER_LOCK, address_in, open_lock, peer_uid, short_name
+from sds.fetch.session import Session, Ticket
 from sds.units import format_bytes
 from sds.urls import redact
 
@@ -34,11 +34,13 @@ __all__ = ["Server", "main"]
 _TICK_S = 0.1
 _IDLE_S = 1.0  # how long the server outlives its last client
 _FIRST_CLIENT_S = 10.0
-_TRIM_EVERY_S = 0.1
+_TRIM_EVERY_S = 0.1  # at first; the longer it lasts, the less often
+_MAX_TRIM_EVERY_S = 5.0
 _PATIENCE_S = 1.0  # how long a flight waits for room while others are on their way
 _GRACE_S = 2.0  # after a server was killed, its clients have this long to hold their files again
 _YOUNG_S = 60.0
 _LOCK_WAIT_S = 10.0
+_OWN_PATIENCE = 10  # times the timeout, for a client that holds files itself: it may let go of them when it goes on
 
 
 class Server:
@@ -46,7 +48,7 @@ class Server:
 
     def __init__(self, dst: str, *, was_killed: bool = False) -> None:
         self.lock = threading.RLock()
-        self.cache = Cache(Path(dst) / "objects")
+        self.cache = Cache(Path(dst) / "objects", on_progress=_show_life)
         self.flights = Flights(self.cache, self.lock, self.flush, time.monotonic() + _GRACE_S if was_killed else 0.0)
         self.errands = ThreadPoolExecutor(16, thread_name_prefix="errand")
         self.unsent: deque[Session] = deque()
@@ -130,18 +132,30 @@ class Server:
         starving = self.flights.starving()
         if starving is None or self.flights.is_careful:
             return
-        since, flight = starving
+        since, _ = starving
         now = time.monotonic()
         waited_s = now - since
         if self.flights.num_active and waited_s < _PATIENCE_S:
             return  # what is on its way may land and be let go of soon
+        blocked = [(f, t) for f in self.flights.parked() for t in _wanted(f)]
+        if not blocked and waited_s > _PATIENCE_S:
+            return  # nobody needs it yet
         self.flights.probe()
-        if now - max(since, self._trimmed_at) > _TRIM_EVERY_S:
+        if now - max(since, self._trimmed_at) > max(_TRIM_EVERY_S, min(waited_s / 20, _MAX_TRIM_EVERY_S)):
             self._trimmed_at = now
             for session in self._sessions:
                 session.post(p.Trim())
-        if waited_s > flight.options.timeout_s and not self.flights.num_active:
-            self.flights.give_up(self._too_small(flight, waited_s))
+        if self.flights.num_active:
+            return
+        for flight, ticket in blocked:
+            if not flight.is_parked:
+                continue  # it asks for its size
+            waited_s = now - max(ticket.wanted_since or now, self.flights.landed_at)
+            timeout_s = ticket.session.options.timeout_s
+            # a client that pauses holds what its own threads wait for: that is no error until it has lasted very long
+            if waited_s > timeout_s and (waited_s > _OWN_PATIENCE * timeout_s or not ticket.session.holds_files):
+                self.flights.give_up(flight, ticket, self._too_small(flight, waited_s))
+                return
 
     def _too_small(self, flight: Flight, waited_s: float) -> CacheFull:
         holders = sum(1 for s in self._sessions if any(any(t.entries) for t in s.tickets.values()))
@@ -154,13 +168,29 @@ class Server:
         )
 
 
+def _wanted(flight: Flight) -> list[Ticket]:
+    """Those who asked for a flight and are waited for by somebody."""
+    tickets = {id(each.waiter): each.waiter for each in flight.waiters if isinstance(each.waiter, Ticket)}
+    return [ticket for ticket in tickets.values() if ticket.wanted_since is not None]
+
+
 def _smaller(limit: int) -> str:
     return f"another job on this cache folder has a smaller limit, which holds: {format_bytes(limit)}"
 
 
-def _own(dst: Path) -> None:
-    """Makes this process the only server of the folder; the kernel lets go of the lock when it dies."""
-    descriptor = open_lock(dst, ".server.lock")
+def _show_life() -> None:
+    """Whoever started us waits: a large folder takes time to look through."""
+    with suppress(OSError):  # nobody does any more
+        sys.stdout.write(f"{SCANNING}\n")
+        sys.stdout.flush()
+
+
+def _own(dst: Path, place: Path) -> Path | None:
+    """Makes this process the only server of the folder; the kernel lets go of the lock when it dies.
+
+    Writes into the lock file where this one will listen; returns where the one before it did.
+    """
+    descriptor = open_lock(dst, SERVER_LOCK)
     deadline = time.monotonic() + _LOCK_WAIT_S
     while True:
         try:
@@ -168,12 +198,14 @@ def _own(dst: Path) -> None:
             break
         except BlockingIOError:
             if time.monotonic() > deadline:
-                holder = os.pread(descriptor, 200, 0).decode(errors="replace").strip()
+                holder = os.pread(descriptor, 200, 0).decode(errors="replace").partition("\n")[0]
                 hint = "a cache folder belongs to one host at a time: choose another `dst` on this host"
                 raise CacheError(f"cache folder is served by another process: {dst}: {holder}", hint=hint) from None
             time.sleep(0.02)
+    before = address_in(os.pread(descriptor, 10_000, 0).decode(errors="surrogateescape"))
     os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, f"pid {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+    os.pwrite(descriptor, f"pid {os.getpid()} on {socket.gethostname()}\n".encode() + b"at " + os.fsencode(place), 0)
+    return before
 
 
 def _listen(address: Path) -> socket.socket:
@@ -181,7 +213,7 @@ def _listen(address: Path) -> socket.socket:
     try:
         with short_name(address) as name:
             listener.bind(name)
-        listener.listen(256)
+        listener.listen(4096)
     except OSError as error:
         hint = "set XDG_RUNTIME_DIR or TMPDIR to a folder of your own"
         raise CacheError(f"fetch server cannot listen: {address}: {error.strerror or error}", hint=hint) from error
@@ -192,12 +224,15 @@ def _sweep(folder: Path) -> None:
     """Removes the sockets that killed servers left behind; a young one may be about to be listened at."""
     for place in folder.glob("*.sock"):
         with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe, short_name(place) as name:
-            if time.time() - os.lstat(place).st_mtime < _YOUNG_S:
+            before = os.lstat(place)
+            if time.time() - before.st_mtime < _YOUNG_S:
                 continue
+            probe.settimeout(1.0)
             try:
                 probe.connect(name)
             except ConnectionRefusedError:
-                place.unlink()
+                if os.lstat(place).st_ino == before.st_ino:  # or a new server has just put its own there
+                    place.unlink()
 
 
 def main(dst: str, address: str) -> None:
@@ -207,8 +242,9 @@ def main(dst: str, address: str) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 65536)), hard))
     place = Path(address)
     try:
-        _own(Path(dst))
-        was_killed = os.path.lexists(place)  # a server that ended by itself took its socket along
+        before = _own(Path(dst), place)
+        # a server that ended by itself took its socket along
+        was_killed = os.path.lexists(place) or (before is not None and os.path.lexists(before))
         place.unlink(missing_ok=True)
         _sweep(place.parent)
         server = Server(dst, was_killed=was_killed)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -42,6 +43,7 @@ class Ticket:
         self.num_bytes = 0  # what it keeps in the cache, or will
         self.counts: dict[str, int] = {}
         self.error: SdsError | None = None
+        self.wanted_since: float | None = None  # when the client said that somebody waits for it
 
     def landed(self, slot: int, entry: Entry, counts: dict[str, int]) -> None:
         """A file is here, and leased."""
@@ -108,8 +110,7 @@ class Session:
                 elif isinstance(request, p.Release):
                     self._release(request.ids)
                 elif isinstance(request, p.Want):
-                    if request.id in self._deferred:
-                        self._begin(self._deferred.pop(request.id))
+                    self._want(request.id)
                 else:
                     self._server.errands.submit(self._errand, request)
         self._server.flush()
@@ -192,6 +193,18 @@ class Session:
         else:
             self._begin(request)
 
+    def _want(self, id: int) -> None:
+        if id in self._deferred:
+            self._begin(self._deferred.pop(id))
+        ticket = self.tickets.get(id)
+        if ticket is not None and ticket.wanted_since is None:
+            ticket.wanted_since = time.monotonic()
+
+    @property
+    def holds_files(self) -> bool:
+        """Whether it has been given files that it has not let go of: what it waits for may come free by itself."""
+        return any(not ticket.num_missing and any(ticket.entries) for ticket in self.tickets.values())
+
     def _has_room(self, request: p.Get) -> bool:
         """Whether a request fits into this client's share of the cache, by the size that objects usually have.
 
@@ -228,7 +241,7 @@ class Session:
             if server.cache.find(key) is not None:
                 ticket.landed(slot, server.cache.lease(key), {"hits": 1})
             else:
-                ticket.flights.append(server.flights.join(key, url, self.store_options, ticket, slot))
+                ticket.flights.append(server.flights.join(key, url, version, self.store_options, ticket, slot))
         if not request.files:
             self.answer(ticket)
 
@@ -270,8 +283,9 @@ class Session:
         except SdsError as error:
             reply = p.Failed.of(request.id, error)
         except Exception as error:  # noqa: BLE001 (a process boundary: the client gets an answer, whatever happened)
-            url = redact(request.url)
-            reply = p.Failed.of(request.id, FetchError(f"request failed: {url}: {type(error).__name__}", url=url))
+            url, hint = redact(request.url), "a defect of sds, not of your data: please report it"
+            message = f"request failed: {url}: {type(error).__name__}"
+            reply = p.Failed.of(request.id, FetchError(message, hint=hint, url=url))
         self.post(reply)
         self._server.flush()
 

@@ -1,7 +1,7 @@
 """Addresses as text: paths and URLs taken apart and put together, with no look at the disk or the network.
 
 An address is an absolute path or a URL with a scheme. Its anchor is '/' or 'scheme://host', its parts are what follows.
-Nothing here ever climbs above an anchor.
+Nothing here ever climbs above an anchor. Which schemes there are, and what a file:// URL names, is known to sds.urls.
 """
 
 from __future__ import annotations
@@ -9,27 +9,32 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Sequence
-from urllib.parse import unquote, urlsplit
+
+from sds.urls import is_remote, local_path
 
 __all__ = [
+    "ESCAPES",
     "absolute",
     "common_folder",
     "folder_of",
     "is_absolute",
-    "is_remote",
+    "is_http",
     "join",
+    "literal",
     "normalise",
     "split_anchor",
     "without_query",
 ]
 
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")  # known or not: only the form matters here
 _HTTP = ("http://", "https://")
+# what a letter of a file name would mean in an http URL -> how it is written there; '%' comes first
+ESCAPES = (("%", "%25"), ("#", "%23"), ("?", "%3F"))
 
 
-def is_remote(address: str) -> bool:
-    """Whether an address has a scheme other than file://."""
-    return _SCHEME.match(address) is not None and address[:7].lower() != "file://"
+def is_http(address: str) -> bool:
+    """Whether an address is on a web server, where paths are written with escapes."""
+    return address[:8].lower().startswith(_HTTP)
 
 
 def is_absolute(text: str) -> bool:
@@ -38,10 +43,12 @@ def is_absolute(text: str) -> bool:
 
 
 def absolute(text: str) -> str:
-    """An address from what a user wrote: file:// becomes a path, a relative path is taken from the working folder."""
-    if text[:7].lower() == "file://":
-        return os.path.normpath(unquote(urlsplit(text).path) or "/")
-    return text if is_remote(text) else os.path.abspath(text)
+    """An address from what a user wrote: file:// becomes a path, a relative path is taken from the working folder.
+
+    Raises:
+        OptionError: the scheme is unknown, or a file:// URL names a host.
+    """
+    return text if is_remote(text) else os.path.abspath(local_path(text) or "/")
 
 
 def split_anchor(address: str) -> tuple[str, str]:
@@ -60,6 +67,14 @@ def join(folder: str, relative: str) -> str:
     return f"{folder.rstrip('/')}/{relative}"
 
 
+def literal(folder: str, relative: str) -> str:
+    """A relative path as it must be written below a folder: behind http, '%', '#' and '?' of a file name are escaped."""
+    if is_http(folder):
+        for letter, escape in ESCAPES:
+            relative = relative.replace(letter, escape)
+    return relative
+
+
 def folder_of(address: str) -> str:
     """The folder an address lies in; the query part of an http URL belongs to the file, not to the folder."""
     anchor, path = split_anchor(without_query(address))
@@ -68,7 +83,7 @@ def folder_of(address: str) -> str:
 
 def without_query(address: str) -> str:
     """The address without the query and fragment that an http URL may have."""
-    return re.split(r"[?#]", address, maxsplit=1)[0] if address.lower().startswith(_HTTP) else address
+    return re.split(r"[?#]", address, maxsplit=1)[0] if is_http(address) else address
 
 
 def common_folder(folders: Iterable[str]) -> str | None:

@@ -21,7 +21,7 @@ from sds.index.fingerprint import fingerprint
 from sds.index.gather import Gathered
 from sds.index.options import IndexOptions
 from sds.index.query import run_query
-from sds.index.resolve import check_downloadable, null_if_empty, resolve
+from sds.index.resolve import check_downloadable, null_if_empty, refuse_local, resolve
 from sds.index.table import KEY_COLUMN, VERSION_PREFIX
 from sds.index.unify import is_text
 
@@ -62,7 +62,7 @@ def draft(gathered: Gathered, options: IndexOptions, *, origin: str, scratch: Pa
 
     Raises:
         SourceError: there are no rows.
-        SchemaError: a column is missing, or of a type that cannot be used.
+        SchemaError: a column is missing, or of a type or with a path that cannot be used.
         QueryError: the query does not run.
     """
     downloads = gathered.columns_to_download
@@ -94,6 +94,8 @@ def draft(gathered: Gathered, options: IndexOptions, *, origin: str, scratch: Pa
         if gathered.versions is not None and types.is_string(table[name].type):
             versions[name] = gathered.versions.of(table[name])
             hidden[f"{VERSION_PREFIX}{name}"] = versions[name]
+        if not gathered.may_name_local and options.sql_query is not None:  # without one, it was looked at before
+            refuse_local(table[name], name, origin)
         if gathered.folder is not None:
             table = _replaced(table, name, resolve(table[name], gathered.folder, name))
     return Draft(
@@ -145,8 +147,8 @@ def _with_columns(table: pa.Table, gathered: Gathered, options: IndexOptions) ->
 
 def _missing(option: str, name: str, there: Sequence[str], queried: bool) -> SchemaError:
     place = "the query's result" if queried else "the source"
-    close = difflib.get_close_matches(name, there, n=1)
-    meant = f"did you mean {close[0]!r}? " if close else ""
+    close = [name[1:]] if name[:1] == "." and name[1:] in there else difflib.get_close_matches(name, there, n=1)
+    meant = f"did you mean {close[0]!r}{', without the dot' if name == f'.{close[0]}' else ''}? " if close else ""
     hint = f"{meant}the columns there are: {', '.join(there) or 'none'}"
     if option == "columns_to_download":
         hint += "; allow_missing_columns=True gives None instead"

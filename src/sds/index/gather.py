@@ -22,9 +22,10 @@ from sds.index.grouping import group_samples
 from sds.index.options import IndexOptions
 from sds.index.readers import ReadFile, read_index_file
 from sds.index.remote import OpenRemote
-from sds.index.resolve import move_base, resolve
+from sds.index.resolve import move_base, refuse_local, resolve
 from sds.index.source import IndexFile, SampleFiles, Source
 from sds.index.unify import NamedTable, common_schema, concatenate, is_text
+from sds.urls import is_remote
 
 __all__ = ["Gathered", "Versions", "gather"]
 
@@ -54,6 +55,7 @@ class Gathered:
         folder: what relative paths to download are relative to; None: there are none.
         columns_to_download: the names asked for, or all extensions.
         versions: of the files of directories; None if there are none.
+        may_name_local: whether any part of the source may name files on this machine's own disks.
     """
 
     table: pa.Table
@@ -61,12 +63,13 @@ class Gathered:
     folder: str | None
     columns_to_download: tuple[str, ...]
     versions: Versions | None
+    may_name_local: bool
 
 
 def gather(source: Source, options: IndexOptions, *, open_remote: OpenRemote, scratch: Path) -> Gathered:
     """Reads all parts of a source; `scratch` is a folder for downloaded index files."""
     reader = _Reader(options, open_remote, scratch)
-    folder = addresses.common_folder(part.folder for part in source.parts)
+    folder = _common_folder(source)
     if len(source.parts) == 1:
         reads = [reader.read(0, source.parts[0])]
     else:
@@ -95,6 +98,7 @@ def gather(source: Source, options: IndexOptions, *, open_remote: OpenRemote, sc
         folder=folder,
         columns_to_download=downloads,
         versions=_versions(source.sample_files, folder),
+        may_name_local=any(part.may_name_local for part in source.parts),
     )
 
 
@@ -116,7 +120,7 @@ class _Reader:
         return read_index_file(self._local(number, part), part.format, name=part.url, text=text, columns=self._columns)
 
     def _local(self, number: int, part: IndexFile) -> Path:
-        if not addresses.is_remote(part.url):
+        if not is_remote(part.url):
             return Path(part.url)
         path = self._scratch / f"source-{number}"
         if not path.exists():
@@ -147,10 +151,20 @@ def _rebase(
     """Makes paths relative to the common folder, or addresses if there is none."""
     for name in set(downloads).intersection(table.column_names):
         column = table[name]
+        if not part.may_name_local:
+            refuse_local(column, name, _name(part))
         moved = resolve(column, part.folder, name) if folder is None else move_base(column, _way(folder, part.folder))
         if moved is not column:
             table = table.set_column(table.column_names.index(name), name, moved)
     return table
+
+
+def _common_folder(source: Source) -> str | None:
+    folder = addresses.common_folder(part.folder for part in source.parts)
+    if folder is not None and addresses.is_http(folder):
+        # a way with escapes is a piece of a URL: put before a file name, it would be escaped with it
+        return None if any("%" in _way(folder, part.folder) for part in source.parts) else folder
+    return folder
 
 
 def _way(above: str, folder: str) -> str:

@@ -1,7 +1,8 @@
 """Sample files -> a table with one row a sample: names without extension are ids, extensions are columns.
 
 'sub/photo.v1.jpg' and 'sub/photo.v1.txt' are one sample 'sub/photo.v1' with columns 'jpg' and 'txt'. A wanted extension
-may itself have dots ('latent.npz'); the longest that fits wins. Extensions are compared without case.
+may itself have dots ('latent.npz'); the longest that fits wins. Extensions are compared without case. The query of an
+http URL is part of the address and of nothing else: neither of the id nor of the extension.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from sds.errors import SchemaError, SourceError
+from sds.errors import OptionError, SchemaError, SourceError
 from sds.index import addresses
 from sds.index.source import SampleFiles
+from sds.urls import redact
 
 __all__ = ["extensions", "group_samples", "split_path"]
 
@@ -40,7 +42,8 @@ def split_path(path: str, wanted: Sequence[str] | None) -> tuple[str, str] | Non
 
 def extensions(samples: SampleFiles) -> list[str]:
     """The extensions there are, the most frequent first."""
-    found = Counter(split[1] for file in samples.files if (split := split_path(file.path, None)))
+    names = (addresses.without_query(file.path) for file in samples.files)
+    found = Counter(split[1] for name in names if (split := split_path(name, None)))
     return [extension for extension, _ in found.most_common()]
 
 
@@ -63,7 +66,7 @@ def group_samples(samples: SampleFiles, columns: Sequence[str] | None, id_column
         if split is None:
             if wanted is None and samples.from_list:
                 raise SourceError(
-                    f"line of {samples.origin} has no extension: {file.path!r}",
+                    f"line of {samples.origin} has no extension: {redact(file.path)!r}",
                     hint="a line is an index file or a sample file, and its extension says which",
                     url=samples.origin,
                 )
@@ -72,7 +75,7 @@ def group_samples(samples: SampleFiles, columns: Sequence[str] | None, id_column
         other = rows.setdefault(key, {}).setdefault(column, path)
         if other != path and columns != ():
             raise SourceError(
-                f"two files are the {column!r} of sample {key!r}: {other!r} and {path!r}",
+                f"two files are the {column!r} of sample {key!r}: {redact(other)!r} and {redact(path)!r}",
                 hint="rename one of them; extensions are compared without case",
                 url=samples.origin,
             )
@@ -97,9 +100,12 @@ def group_samples(samples: SampleFiles, columns: Sequence[str] | None, id_column
 def _from_line(samples: SampleFiles, line: str) -> tuple[str, str]:
     """A line of a list as an address (relative to the list, or absolute), and as the name its id is made of."""
     if addresses.is_absolute(line):
-        address = addresses.absolute(line)
-        below = f"{samples.folder.rstrip('/')}/"
-        return address, address[len(below) :] if address.startswith(below) else address
+        try:
+            address = addresses.absolute(line)
+        except OptionError:
+            address = line  # as in a table: what cannot be fetched is this sample's failure, not that of all
+        below, named = f"{samples.folder.rstrip('/')}/", addresses.without_query(address)
+        return address, named[len(below) :] if named.startswith(below) else named
     path = posixpath.normpath(line)
     return path, path
 
@@ -114,6 +120,8 @@ def _nothing_wanted(samples: SampleFiles, columns: Sequence[str] | None) -> Sche
         )
     shown = ", ".join(there[:20])
     hint = f"columns_to_download names extensions here; there are: {shown}"
+    if any(name[:1] == "." and name[1:].lower() in there for name in columns or ()):
+        hint += "; write them without the dot"
     if any(extension in ("parquet", "csv", "tsv", "jsonl") for extension in there):
         hint += f"; to read index files of a folder, give a wildcard such as {samples.folder}/*.{there[0]}"
     return SchemaError(

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from sds.errors import ObjectNotFound, SourceError
 from sds.index.remote import Remote
 
-__all__ = ["ListedFile", "list_local", "list_remote", "version_of"]
+__all__ = ["ListedFile", "file_version", "list_local", "list_remote", "version_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,11 @@ class ListedFile:
 def version_of(stat: os.stat_result) -> str:
     """The version of a local file: its size and modification time."""
     return f"{stat.st_size}-{stat.st_mtime_ns}"
+
+
+def file_version(stat: os.stat_result) -> str:
+    """The version of an index file: the inode tells one that was replaced in the same moment by one of equal size."""
+    return f"{version_of(stat)}-{stat.st_ino}"
 
 
 def list_local(root: str, *, exclude: Collection[str] = ()) -> list[ListedFile]:

@@ -6,18 +6,17 @@ its source, so a changed source is noticed here, by looking at sizes and version
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pyarrow as pa
 
 from sds.index import addresses
-from sds.index.listing import version_of
 from sds.index.options import IndexOptions
 from sds.index.remote import OpenRemote
 from sds.index.source import IndexFile, Source, SourceLike, find_source
 from sds.index.store import Store
 from sds.index.table import IndexFacts, Manifest, TableIndex
+from sds.urls import is_remote
 
 __all__ = ["open_index"]
 
@@ -64,7 +63,8 @@ def _build(source: Source, options: IndexOptions, store: Store, remote: OpenRemo
     from sds.index.gather import gather
 
     gathered = gather(source, options, open_remote=remote, scratch=scratch)
-    origin = source.parts[0].url if isinstance(source.parts[0], IndexFile) else source.parts[0].origin
+    first = source.parts[0]
+    origin = first.url if isinstance(first, IndexFile) else first.origin
     made = draft(gathered, options, origin=origin, scratch=scratch)
     storage = _storage_in_place(source, made.table) if options.sql_query is None and not made.rows_left_out else None
     if storage is not None and not is_part(made.table, gathered.table):
@@ -87,7 +87,8 @@ def _build(source: Source, options: IndexOptions, store: Store, remote: OpenRemo
             path=origin,
             in_place=storage is not None,
         ),
-        source_version=None if storage is None else version_of(os.stat(origin)),
+        # as it was before it was read: a file that changed meanwhile is noticed when the table is opened
+        source_version=first.version if storage is not None and isinstance(first, IndexFile) else None,
     )
     return store.publish(made.table, manifest) if storage is None else store.note(manifest)
 
@@ -95,7 +96,7 @@ def _build(source: Source, options: IndexOptions, store: Store, remote: OpenRemo
 def _storage_in_place(source: Source, table: pa.Table) -> str | None:
     """How the source's own file can serve as the table; None if it cannot."""
     part = source.parts[0]
-    if len(source.parts) != 1 or not isinstance(part, IndexFile) or addresses.is_remote(part.url):
+    if len(source.parts) != 1 or not isinstance(part, IndexFile) or is_remote(part.url):
         return None
     if part.format.family == "parquet" and table.nbytes <= _MAX_PARQUET_BYTES:
         return "parquet"

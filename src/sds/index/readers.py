@@ -89,8 +89,9 @@ def _stream(path: Path, format_: Format) -> Any:
 def _read_csv(path: Path, format_: Format, text: Collection[str]) -> ReadFile:
     from pyarrow import csv
 
-    if path.stat().st_size == 0:
-        return ReadFile(pa.table({}), ())
+    with _stream(path, format_) as stream:
+        if not stream.read(1):
+            return ReadFile(pa.table({}), ())
 
     def read(types: dict[str, pa.DataType]) -> pa.Table:
         with _stream(path, format_) as stream:

@@ -2,7 +2,8 @@
 
 A path is relative to the folder of the index file that has it. In between, all paths are relative to one folder that
 the index files share, so that a query and the fingerprint see the same values on every machine. Absolute paths and
-URLs stay as they are; '~' is a name like any other.
+URLs stay as they are; '~' is a name like any other. A relative path is a file name, not a URL: behind http its '%', '#'
+and '?' are letters of the name, and escaped in the address.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ from sds.errors import SchemaError
 from sds.index import addresses
 from sds.index.unify import is_text
 
-__all__ = ["check_downloadable", "move_base", "null_if_empty", "resolve"]
+__all__ = ["check_downloadable", "move_base", "null_if_empty", "refuse_local", "resolve"]
 
 _ABSOLUTE = r"^(?:/|[A-Za-z][A-Za-z0-9+.-]*://)"
+_LOCAL = r"(?i)^(?:/|file://)"
 _DOTS = r"(?:^|/)\.\.?(?:/|$)"
 
 
@@ -63,6 +65,21 @@ def resolve(column: pa.ChunkedArray, folder: str, name: str) -> pa.ChunkedArray:
     """
     _refuse_null_bytes(column, name)
     return _map_text(column, lambda texts: _resolved(texts, folder, name))
+
+
+def refuse_local(column: pa.ChunkedArray, name: str, origin: str) -> None:
+    """Refuses paths on this machine's own disks, for an index whose writer need not have been allowed to read them.
+
+    Raises:
+        SchemaError: there is one; it names the row and the value.
+    """
+    found = _first(column, lambda texts: pc.match_substring_regex(texts, _LOCAL))
+    if found is not None:
+        raise SchemaError(
+            f"index on a web server names a local file: {found[1]!r} in column {name!r}, row {found[0]} of {origin}",
+            hint="if you trust it, copy the index to a local disk and open it there",
+            url=origin,
+        )
 
 
 def _holds_paths(type_: pa.DataType) -> bool:
@@ -115,7 +132,10 @@ def _resolved(texts: Any, folder: str, name: str) -> Any:
     if relative is None:
         return texts
     dotted = pc.and_(relative, pc.match_substring_regex(texts, _DOTS))
-    joined = pc.binary_join_element_wise(f"{folder.rstrip('/')}/", texts, "")
+    names = texts
+    for letter, escape in addresses.ESCAPES if addresses.is_http(folder) else ():
+        names = pc.replace_substring(names, letter, escape)
+    joined = pc.binary_join_element_wise(f"{folder.rstrip('/')}/", names, "")
     out = pc.if_else(relative, joined, texts).cast(texts.type)
     if not pc.any(dotted).as_py():
         return out
@@ -135,15 +155,34 @@ def _plain(address: str, value: str, name: str, row: int) -> str:
 
 
 def _refuse_null_bytes(column: pa.ChunkedArray, name: str) -> None:
-    if not is_text(column.type):
-        return
+    found = _first(column, _null_bytes)
+    if found is not None:
+        raise SchemaError(
+            f"path has a null byte: {found[1]!r} in column {name!r}, row {found[0]}",
+            hint="no file or object can have such a name: mend the index",
+        )
+
+
+def _null_bytes(texts: Any) -> Any | None:
+    data = texts.buffers()[2]
+    if data is None or not (np.frombuffer(data, np.uint8) == 0).any():
+        return None  # quick, and nearly always enough: the exact look is five times slower
+    return pc.match_substring(texts, "\0")
+
+
+def _first(column: pa.ChunkedArray, find: Any) -> tuple[int, str] | None:
+    """Row and text of the first text, alone or in a list, that `find` marks; it gives a mask, or None for no text."""
+    if not _holds_paths(column.type):
+        return None
+    before = 0
     for chunk in column.chunks:
-        data = chunk.buffers()[2]
-        if data is None or not (np.frombuffer(data, np.uint8) == 0).any():
-            continue  # quick, and nearly always enough: the exact look is five times slower
-        bad = np.flatnonzero(pc.fill_null(pc.match_substring(chunk, "\0"), False).to_numpy(zero_copy_only=False))
-        if len(bad):
-            raise SchemaError(
-                f"path has a null byte: {chunk[int(bad[0])].as_py()!r} in column {name!r}, row {bad[0]}",
-                hint="no file or object can have such a name: mend the index",
-            )
+        texts = chunk if is_text(chunk.type) else chunk.flatten()  # without what lies under nulls
+        mask = find(texts)
+        if mask is not None and pc.any(mask).as_py():
+            place = row = pc.index(mask, True).as_py()
+            if texts is not chunk:
+                lengths = pc.fill_null(pc.list_value_length(chunk), 0).to_numpy(zero_copy_only=False)
+                row = int(np.searchsorted(np.cumsum(lengths), place, "right"))
+            return before + row, texts[place].as_py()
+        before += len(chunk)
+    return None

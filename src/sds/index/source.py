@@ -15,12 +15,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
 
-from sds.errors import ObjectNotFound, OptionError, SourceError, SourceNotFound, UnsupportedSource
+from sds.errors import ObjectNotFound, OptionError, SchemaError, SourceError, SourceNotFound, UnsupportedSource
 from sds.index import addresses
 from sds.index.formats import LIST_EXTENSION, Format, describe_known, extension_of, format_of, is_index_file
-from sds.index.listing import ListedFile, list_local, list_remote, version_of
+from sds.index.listing import ListedFile, file_version, list_local, list_remote
 from sds.index.patterns import fixed_folder, has_wildcard, matcher
 from sds.index.remote import OpenRemote
+from sds.urls import is_remote
 
 __all__ = ["IndexFile", "SampleFiles", "Source", "SourceLike", "find_source"]
 
@@ -31,11 +32,19 @@ _NUM_HEADS_AT_ONCE = 16
 
 @dataclass(frozen=True, slots=True)
 class IndexFile:
-    """A table to read: its address, its format, and what changes when its content does."""
+    """A table to read.
+
+    Attributes:
+        url: its address.
+        format: how to read it.
+        version: what changes when its content does.
+        from_web: whether a list on a web server named it.
+    """
 
     url: str
     format: Format
     version: str
+    from_web: bool = False
 
     @property
     def folder(self) -> str:
@@ -43,9 +52,14 @@ class IndexFile:
         return addresses.folder_of(self.url)
 
     @property
+    def may_name_local(self) -> bool:
+        """Whether its paths may be on this machine's own disks (docs/decisions/0006)."""
+        return not (self.from_web or addresses.is_http(self.url))
+
+    @property
     def token(self) -> str:
         """Address and version: equal tokens mean an equal file."""
-        return f"index {self.url} {self.version}"
+        return f"index {self.url} {self.version}{' from the web' if self.from_web else ''}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +80,27 @@ class SampleFiles:
     token: str
     from_list: bool = False
 
+    @property
+    def may_name_local(self) -> bool:
+        """Whether its paths may be on this machine's own disks (docs/decisions/0006)."""
+        return not addresses.is_http(self.origin)
+
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Everything that an index is made from, in order."""
+    """Everything that an index is made from, in order.
+
+    Attributes:
+        kind: 'file', 'directory', 'wildcard', 'list' or 'several'.
+        name: for people.
+        parts: its files with their versions.
+        asked: what the user asked for, whatever is there now: addresses, patterns.
+    """
 
     kind: str
     name: str
     parts: tuple[IndexFile | SampleFiles, ...]
+    asked: tuple[str, ...] = ()
 
     @property
     def index_files(self) -> list[IndexFile]:
@@ -116,6 +143,11 @@ def find_source(src: SourceLike, *, folder: Path, open_remote: OpenRemote) -> So
     finder = _Finder((str(built), str(built.parent / "objects")), open_remote)
     if isinstance(src, str | os.PathLike):
         return finder.find(_text(src))
+    if callable(src) or hasattr(src, "rows"):
+        raise OptionError(
+            f"src is a data provider, which is not available yet: {src!r}",
+            hint="give a path, a URL, a wildcard, a directory, or a list of those in this version",
+        )
     if not isinstance(src, list | tuple) or not src:
         raise OptionError(
             f"src is not a source: {src!r}", hint="give a path, a URL, a wildcard, a directory, or a list of those"
@@ -123,7 +155,8 @@ def find_source(src: SourceLike, *, folder: Path, open_remote: OpenRemote) -> So
     sources = [finder.find(_text(entry)) for entry in src]
     if len(sources) == 1:
         return sources[0]
-    return Source("several", sources[0].name, tuple(part for source in sources for part in source.parts))
+    parts = tuple(part for source in sources for part in source.parts)
+    return Source("several", sources[0].name, parts, tuple(each for source in sources for each in source.asked))
 
 
 def _text(src: str | os.PathLike[str]) -> str:
@@ -140,11 +173,13 @@ class _Finder:
 
     def find(self, text: str) -> Source:
         address = addresses.absolute(text)
-        if addresses.is_remote(address):
-            return self._remote(address)
-        if text.endswith("/") and not Path(address).is_dir() and not has_wildcard(address):
+        if is_remote(address):
+            source = self._remote(address)
+        elif text.endswith("/") and not Path(address).is_dir() and not has_wildcard(address):
             raise _not_found(address)
-        return self._local(address)
+        else:
+            source = self._local(address)
+        return replace(source, asked=(addresses.without_query(address),))  # a signature is another one each time
 
     def _local(self, path: str) -> Source:
         if Path(path).is_dir():
@@ -210,7 +245,7 @@ class _Finder:
         for table, table_version in zip(tables, self._versions(tables), strict=True):
             format_ = format_of(table)
             assert format_ is not None
-            parts.append(IndexFile(table, format_, table_version))
+            parts.append(IndexFile(table, format_, table_version, from_web=addresses.is_http(address)))
         if samples:
             token = f"list {address} {version}"
             parts.append(SampleFiles(address, folder, tuple(samples), token, from_list=True))
@@ -221,7 +256,7 @@ class _Finder:
         return Source("list", _name(address), tuple(parts))
 
     def _lines(self, address: str) -> list[str]:
-        content = self._open_remote().read(address) if addresses.is_remote(address) else Path(address).read_bytes()
+        content = self._open_remote().read(address) if is_remote(address) else Path(address).read_bytes()
         try:
             text = content.decode("utf-8-sig")
         except UnicodeDecodeError as e:
@@ -231,13 +266,13 @@ class _Finder:
         return [stripped for line in text.split("\n") if (stripped := line.strip())]
 
     def _versions(self, urls: list[str]) -> list[str]:
-        if len(urls) < 2 or not any(map(addresses.is_remote, urls)):
+        if len(urls) < 2 or not any(map(is_remote, urls)):
             return [self._version(url) for url in urls]
         with ThreadPoolExecutor(_NUM_HEADS_AT_ONCE) as pool:
             return list(pool.map(self._version, urls))
 
     def _version(self, address: str) -> str:
-        if not addresses.is_remote(address):
+        if not is_remote(address):
             return _local_version(address)
         try:
             info = self._open_remote().head(address)
@@ -266,14 +301,23 @@ def _local_version(path: str) -> str:
         stat = os.stat(path)
     except FileNotFoundError as e:
         raise _not_found(path) from e
-    # the inode tells a file that was replaced in the same moment by one of the same size
-    return f"{version_of(stat)}-{stat.st_ino}"
+    return file_version(stat)
 
 
 def _from_list(folder: str, line: str, address: str) -> str:
     if addresses.is_absolute(line):
-        return addresses.absolute(line)
-    joined = addresses.normalise(addresses.join(folder, line))
+        try:
+            named = addresses.absolute(line)
+        except OptionError as e:
+            raise SourceError(f"line of {address} is no address: {e.message}", hint=e.hint, url=address) from e
+        if addresses.is_http(address) and not is_remote(named):
+            raise SchemaError(
+                f"list on a web server names a local file: {line!r} in {address}",
+                hint="if you trust it, copy the list to a local disk and open it there",
+                url=address,
+            )
+        return named
+    joined = addresses.normalise(addresses.join(folder, addresses.literal(folder, line)))
     if joined is None:
         raise SourceError(
             f"line of {address} climbs above its bucket: {line!r}", hint="write the whole URL", url=address
@@ -288,7 +332,7 @@ def _name(address: str) -> str:
 
 
 def _not_found(address: str) -> SourceNotFound:
-    if addresses.is_remote(address):
+    if is_remote(address):
         hint = "check bucket, path and endpoint; a directory needs at least one object below it"
     else:
         there = Path(address)

@@ -2,7 +2,7 @@
 
 Another source, another version of a file, other options: another name, so nothing is ever overwritten by anything else.
 Files come into being by rename, so what is there is whole. A table whose source can be used as it lies has only a note
-of that.
+of that. What an earlier version of a source left is removed when the next is built, once nobody opened it for a week.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import hashlib
 import os
 import re
 import shutil
+import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import astuple
 from pathlib import Path
 
@@ -27,22 +28,26 @@ from sds.index.table import Manifest, TableIndex
 
 __all__ = ["Store"]
 
-_FORMAT = 1
+_FORMAT = 2
 _MIN_BATCH_ROWS = 1 << 15
 _MANIFEST = b"sds.manifest"
+# A running process has mapped its table, but the workers that it starts later open it again, by its name
+_KEEP_UNUSED_S = 7 * 24 * 3600
 
 
 class Store:
     """The place of one index in a folder.
 
     Attributes:
-        name: what files are named by: the source's own name, for people, and its identity.
+        name: what files are named by: the source's own name, for people, what was asked for, and what was there.
     """
 
     def __init__(self, folder: Path, source: Source, options: IndexOptions) -> None:
         identity = msgspec.json.encode([_FORMAT, source.kind, source.tokens, list(astuple(options))])
-        digest = hashlib.blake2b(identity, digest_size=12).hexdigest()
-        self.name = f"{re.sub(r'[^A-Za-z0-9._-]+', '-', source.name)[:40].strip('.-') or 'index'}-{digest}"
+        asked = msgspec.json.encode([source.kind, source.asked, list(astuple(options))])
+        stem = re.sub(r"[^A-Za-z0-9._-]+", "-", source.name)[:40].strip(".-") or "index"
+        self._family = f"{stem}-{_digest(asked, 6)}-"
+        self.name = f"{self._family}{_digest(identity, 12)}"
         self._folder = folder
         self._table = folder / f"{self.name}.arrow"
         self._note = folder / f"{self.name}.json"
@@ -103,6 +108,7 @@ class Store:
                 hint="make room there, or choose another dst",
                 url=str(self._table),
             ) from e
+        self._drop_superseded()
         return manifest
 
     def note(self, manifest: Manifest) -> Manifest:
@@ -110,12 +116,21 @@ class Store:
         temporary = self._scratch / "note.json"
         temporary.write_bytes(msgspec.json.encode(manifest))
         temporary.replace(self._note)
+        self._drop_superseded()
         return manifest
 
     def _read_manifest(self) -> Manifest:
         with pa.memory_map(str(self._table)) as file:
             metadata = pa.ipc.open_file(file).schema.metadata or {}
         return _at(msgspec.json.decode(metadata[_MANIFEST], type=Manifest), self._table)
+
+    def _drop_superseded(self) -> None:
+        """Removes what was built for the same question when the source was another, if it is long unused."""
+        before = time.time() - _KEEP_UNUSED_S
+        for path in [*self._folder.glob(f"{self._family}*.arrow"), *self._folder.glob(f"{self._family}*.json")]:
+            with suppress(OSError):  # gone already, or not ours to remove
+                if path.stem != self.name and path.stat().st_mtime < before:
+                    path.unlink()
 
     def _clear_left_behind(self) -> None:
         for scratch in self._folder.glob("*.tmp"):
@@ -126,6 +141,10 @@ class Store:
                     shutil.rmtree(scratch, ignore_errors=True)
             except CacheError:
                 continue  # somebody works in it
+
+
+def _digest(content: bytes, size: int) -> str:
+    return hashlib.blake2b(content, digest_size=size).hexdigest()
 
 
 def _in_large_batches(table: pa.Table) -> pa.Table:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,7 +19,7 @@ import pyarrow as pa
 
 from sds.errors import SourceError, SourceNotFound
 from sds.index.cells import CellReader, cell_reader
-from sds.index.listing import version_of
+from sds.index.listing import file_version
 from sds.types import Row
 
 __all__ = ["KEY_COLUMN", "VERSION_PREFIX", "Index", "IndexFacts", "Manifest", "TableIndex"]
@@ -223,7 +224,7 @@ def _known(names: tuple[str, ...], versions: list[Any]) -> dict[str, str]:
 
 def _load(path: str, manifest: Manifest) -> list[Any]:
     try:
-        if manifest.source_version not in (None, version_of(os.stat(path))):
+        if manifest.source_version not in (None, file_version(os.stat(path))):
             raise SourceError(f"source changed since it was indexed: {path}", hint="open the dataset again", url=path)
         if manifest.storage == "parquet":
             from sds.index.formats import Format
@@ -232,6 +233,9 @@ def _load(path: str, manifest: Manifest) -> list[Any]:
             wanted = {*manifest.columns, *((manifest.key_column,) if manifest.key_column else ())}
             read = read_index_file(Path(path), Format("parquet"), name=path, text=(), columns=wanted)
             return list(read.table.combine_chunks().to_batches())
+        if manifest.source_version is None:  # our own file: its time says when it was last in use (see store.py)
+            with suppress(OSError):  # not ours to touch, or on a read-only disk
+                os.utime(path)
         reader = pa.ipc.open_file(pa.memory_map(path))
         return [reader.get_batch(i) for i in range(reader.num_record_batches)]
     except FileNotFoundError as e:

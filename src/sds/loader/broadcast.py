@@ -8,6 +8,7 @@ travel by broadcast, the rest as a small structure. The end and errors travel to
 from __future__ import annotations
 
 import copy
+import pickle
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
@@ -20,6 +21,7 @@ from sds.errors import OptionError, SampleError, SdsError
 __all__ = ["BroadcastLoader"]
 
 _BATCH, _END, _ERROR = "batch", "end", "error"
+_OVER = object()
 
 
 class BroadcastLoader:
@@ -36,7 +38,7 @@ class BroadcastLoader:
         timeout: seconds that the others wait for the rank that reads to come, when it makes its loader.
     """
 
-    _num_made: ClassVar[dict[int, int]] = {}
+    _num_made: ClassVar[dict[tuple[int, ...], int]] = {}  # by the ranks of the group: two may have the same reader
 
     def __init__(self, loader: Any, group: Any = None, *, device: Any = None, timeout: float = 300.0) -> None:
         if not (dist.is_available() and dist.is_initialized()):
@@ -53,10 +55,11 @@ class BroadcastLoader:
 
     def _meet(self, timeout_s: float) -> None:
         """Everybody learns where the reading loader stands; through the store, so that nobody hangs on who fails."""
-        ranks = dist.get_process_group_ranks(self._group) if self._group is not None else range(dist.get_world_size())
-        number = BroadcastLoader._num_made.get(self._source, 0)
-        BroadcastLoader._num_made[self._source] = number + 1
-        key = f"sds/broadcast/{self._source}/{number}"
+        all_ranks = range(dist.get_world_size())
+        ranks = tuple(all_ranks if self._group is None else dist.get_process_group_ranks(self._group))
+        number = BroadcastLoader._num_made.get(ranks, 0)
+        BroadcastLoader._num_made[ranks] = number + 1
+        key = f"sds/broadcast/{'-'.join(map(str, ranks))}/{number}"
         if self._reads:
             stand_for = getattr(getattr(self._loader, "dataset", None), "stand_for", None)
             if stand_for is not None:
@@ -103,23 +106,33 @@ class BroadcastLoader:
         tensors: list[torch.Tensor] = []
         try:
             batches = iter(self._loader) if batches is None else batches
-            kind, content = _BATCH, _emptied(next(batches), tensors)
-        except StopIteration:
-            kind, content = _END, None
+            batch = next(batches, _OVER)
+            kind, content = (_END, None) if batch is _OVER else (_BATCH, _emptied(batch, tensors))
+            tensors = [_as_plain(tensor, self._device) for tensor in tensors]
+            state, length = self._where()
+            word = self._packed(kind, content, state, length, tensors)
+            self._state, self._length = state, length
         except Exception as error:  # noqa: BLE001 (a process boundary: all ranks raise it)
-            told = error if isinstance(error, SdsError) else SampleError(f"the reading rank failed: {error!r}")
-            told.rank = self._source
-            kind, content = _ERROR, told
-        if kind != _ERROR:
-            self._state, self._length = self._where()
-        tensors = [tensor.detach().to(self._device).contiguous() for tensor in tensors]
-        shapes = [(tuple(tensor.shape), tensor.dtype) for tensor in tensors]
-        self._share((self._round, kind, content, self._state, self._length, num_used(), shapes))
+            kind, content, tensors = _ERROR, _told(error, self._source), []
+            word = self._packed(kind, content, self._state, self._length, tensors)
+        self._share(word)
         return batches, kind, content, tensors
+
+    def _packed(self, kind: str, content: Any, state: Any, length: int | None, tensors: list[torch.Tensor]) -> bytes:
+        """What the others are told. It is packed before anything is sent: what cannot be packed is an error for all."""
+        shapes = [(tuple(tensor.shape), tensor.dtype) for tensor in tensors]
+        try:
+            return pickle.dumps((self._round, kind, content, state, length, num_used(), shapes))
+        except Exception as error:
+            raise SampleError(
+                f"batch cannot be sent to the other ranks: {error!r}",
+                hint="what is not a tensor must be picklable: leave it out, in a transform or in `collate_fn`",
+            ) from error
 
     def _receive(self) -> tuple[str, Any, list[torch.Tensor]]:
         """What the reading rank told, with room for the tensors that follow."""
-        number, kind, content, self._state, self._length, used, shapes = self._share(None)
+        word = self._share(None)
+        number, kind, content, self._state, self._length, used, shapes = pickle.loads(word)  # noqa: S301 (a rank's)
         count_as(used)
         if number != self._round:
             raise SampleError(
@@ -157,6 +170,22 @@ class BroadcastLoader:
         """Closes the loader that reads."""
         if self._reads and hasattr(self._loader, "close"):
             self._loader.close()
+
+
+def _told(error: Exception, rank: int) -> SdsError:
+    """An error of the rank that reads, as all ranks raise it."""
+    if isinstance(error, SdsError):
+        told = error
+    else:
+        told = SampleError(f"the reading rank failed: {error!r}", hint=f"look at the log of rank {rank}, which reads")
+        told.__cause__ = error  # which stays on that rank
+    told.rank = rank
+    return told
+
+
+def _as_plain(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """The tensor with its values lying in memory as they are; a view may leave a sign for later."""
+    return tensor.detach().resolve_conj().resolve_neg().to(device).contiguous()
 
 
 class _Slot:

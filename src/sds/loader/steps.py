@@ -14,6 +14,7 @@ import msgspec
 
 from sds.dataset.delivery import Delivery
 from sds.dataset.pipeline import Job
+from sds.errors import SdsError, TransformError
 from sds.fetch import Ticket, prefetched
 from sds.plan import Plan, Steps
 from sds.types import Sample
@@ -74,6 +75,12 @@ def finish_step(
     if not samples:
         samples = delivery.stand_in(step.slots[0][0], held)
     start = time.perf_counter()
-    batch = collate(samples)
+    try:
+        batch = collate(samples)
+    except SdsError:
+        raise
+    except Exception as error:
+        hint = "look at collate_fn and at what the transforms return"
+        raise TransformError(f"samples cannot be collated: {error!r}", hint=hint, stage="collate") from error
     delivery.tally.add_busy("collate", start)
     return Batches(batch, len(samples), held)

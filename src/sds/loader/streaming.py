@@ -9,19 +9,22 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
+import pickle
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
+from torch.utils.data._utils.pin_memory import pin_memory
 
 from sds.dataset import StreamingDataset
 from sds.dataset.leases import Leases
 from sds.dataset.options import check_choice, check_count, check_flag, check_world
 from sds.dataset.shared import SharedBlock
+from sds.dataset.state import State
 from sds.dataset.streaming import INFINITE
-from sds.errors import OptionError, SdsError
+from sds.errors import OptionError, SdsError, StateError
 from sds.events import Stats
 from sds.loader.collate import collate
 from sds.loader.steps import step_jobs
@@ -51,7 +54,7 @@ class StreamingDataLoader:
         prefetch_batches: batches made ahead (with workers: per worker).
         persistent_workers: keep worker processes between epochs.
         multiprocessing_context: 'fork', 'spawn' or 'forkserver'.
-        timeout: seconds to wait for a worker's batch; 0: no limit.
+        timeout: seconds to wait for a batch; 0: no limit.
         world: this process among the others. Default: the dataset's, else detected.
         bucket_by: not available yet.
     """
@@ -97,8 +100,13 @@ class StreamingDataLoader:
             raise OptionError(f"timeout is not a number of seconds: {timeout!r}", hint="0: no limit")
         if isinstance(multiprocessing_context, str):
             check_choice("multiprocessing_context", multiprocessing_context, multiprocessing.get_all_start_methods())
-        if persistent_workers and not num_workers:
-            raise OptionError("persistent_workers needs num_workers > 0", hint="leave persistent_workers out")
+        of_workers = {"persistent_workers": persistent_workers, "multiprocessing_context": multiprocessing_context}
+        for keyword, given in of_workers.items():
+            if given and not num_workers:
+                raise OptionError(f"{keyword} needs num_workers > 0", hint=f"leave {keyword} out")
+        if num_threads is not None and num_workers:
+            hint = "worker processes decode one step each: leave num_threads out, or num_workers"
+            raise OptionError("num_threads needs num_workers=0", hint=hint)
         self.dataset = dataset
         self.batch_size = batch_size
         self.num_workers = num_workers
@@ -112,9 +120,10 @@ class StreamingDataLoader:
         self._timeout = timeout
         self._world = world
         # the iteration that runs, if its caller still has it: leaving a loop ends it
-        self._running: Callable[[], Iterator[Any] | None] = lambda: None
+        self._running: weakref.ref[Iterator[Any]] | None = None
         self._workers: DataLoader[Envelope] | None = None
         self._where = SharedBlock(2)
+        self._here: tuple[int, State] | None = None  # what was handed out, and how often the dataset had jumped then
 
     @property
     def world(self) -> World:
@@ -134,13 +143,18 @@ class StreamingDataLoader:
     def __iter__(self) -> Iterator[Any]:
         """The batches of the current epoch, from its start or from where a loaded state says."""
         self._stop()
-        epoch, start = self.dataset.begin()
-        batches = self._batches(epoch, start)
+        start = self.dataset.begin(self.world)
+        if start.offset:
+            hint = "load it into the dataset and iterate that, or take a state between batches of a loader"
+            raise StateError("state lies between the samples of one row", hint=hint)
+        self._hand_out(self.dataset.progress.at(start.epoch, start.position))
+        batches = self._batches(start.epoch, start.position)
         self._running = weakref.ref(batches)
         return batches
 
     def _batches(self, epoch: int, start: int) -> Iterator[Any]:
         todo = self._steps(epoch, start)
+        progress = self.dataset.progress
         tally = self.dataset.delivery.tally
         tally.begin()
         made = self._from_workers(epoch, start) if self.num_workers else self._from_threads(epoch, todo)
@@ -150,12 +164,14 @@ class StreamingDataLoader:
                     batch, num_samples = next(made)
                 tally.delivered(num_samples)
                 if k + 1 < len(todo):
-                    self.dataset.reach(epoch, todo.stop(k))
+                    progress.reach(progress.at(epoch, todo.stop(k)))
                 else:
-                    self.dataset.finish(epoch)
+                    progress.finish(epoch)
+                self._hand_out(progress.state())
                 yield batch
             if not len(todo):
-                self.dataset.finish(epoch)
+                progress.finish(epoch)
+                self._hand_out(progress.state())
         finally:
             made.close()  # type: ignore[attr-defined]  # a generator
 
@@ -163,7 +179,7 @@ class StreamingDataLoader:
         delivery = self.dataset.delivery
         plan, _, _ = self.dataset.share(self.world)
         jobs = step_jobs(delivery, plan, epoch, todo, range(len(todo)), *self.dataset.window)
-        batches = ThreadedBatches(delivery, jobs, self._collate, self._num_threads, self._ahead)
+        batches = ThreadedBatches(delivery, jobs, self._collate, self._num_threads, self._ahead, self._timeout)
         leases = Leases(1)
         try:
             for made in batches:
@@ -178,7 +194,7 @@ class StreamingDataLoader:
         if self._workers is None:
             self._workers = self._make_workers()
         policy, tally = self.dataset.delivery.policy, self.dataset.delivery.tally
-        envelopes = iter(self._workers)
+        envelopes = _started(self._workers)
         stay = False
         try:
             for envelope in _received(envelopes):
@@ -219,13 +235,16 @@ class StreamingDataLoader:
     def _pinned(self, batch: Any) -> Any:
         if not self._pin_memory:
             return batch
-        from torch.utils.data._utils.pin_memory import pin_memory
-
         return pin_memory(batch)  # type: ignore[no-untyped-call]
 
     def state_dict(self) -> dict[str, Any]:
         """Where delivery stands: a small JSON-able copy, the same on all ranks."""
-        return self.dataset.state_dict()
+        # the dataset may be iterated elsewhere too: what counts is what this loader handed out, until somebody jumps
+        is_own = self._here is not None and self._here[0] == self.dataset.progress.num_jumps
+        return self._here[1].to_dict() if self._here is not None and is_own else self.dataset.state_dict()
+
+    def _hand_out(self, state: State) -> None:
+        self._here = self.dataset.progress.num_jumps, state
 
     def load_state_dict(self, state: dict[str, Any], *, strict: bool = True) -> None:
         """The next iteration goes on where the state says, whatever loader it came from."""
@@ -242,15 +261,29 @@ class StreamingDataLoader:
         self._workers = None
 
     def _stop(self) -> None:
-        running = self._running()
+        running = None if self._running is None else self._running()
         if running is not None:
             running.close()  # type: ignore[attr-defined]  # a generator
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_running": None, "_workers": None}
 
     def __enter__(self) -> StreamingDataLoader:  # noqa: PYI034 (typing.Self is Python 3.11)
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _started(workers: DataLoader[Envelope]) -> Iterator[Envelope]:
+    try:
+        return iter(workers)
+    except (AttributeError, TypeError, pickle.PicklingError) as error:
+        raise OptionError(
+            f"worker processes cannot be started: {error}",
+            hint="what is spawned is pickled: define transforms and collate_fn at the top of a module, "
+            "or use multiprocessing_context='fork', or num_workers=0",
+        ) from error
 
 
 def _received(envelopes: Iterator[Envelope]) -> Iterator[Envelope]:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 from sds.dataset.delivery import Delivery
+from sds.errors import FetchTimeout
 from sds.fetch import Ticket
 from sds.loader.steps import Batches, Collate, StepJob, finish_step
 from sds.types import Sample
@@ -44,12 +46,19 @@ class ThreadedBatches:
     """An iterator of finished steps, made ahead in threads. Close it, or exhaust it."""
 
     def __init__(
-        self, delivery: Delivery, steps: Iterator[StepJob], collate: Collate, num_threads: int, ahead: int
+        self,
+        delivery: Delivery,
+        steps: Iterator[StepJob],
+        collate: Collate,
+        num_threads: int,
+        ahead: int,
+        timeout_s: float = 0,
     ) -> None:
         self._delivery = delivery
         self._steps = steps
         self._collate = collate
         self._ahead = ahead
+        self._timeout_s = timeout_s
         self._stopping = threading.Event()
         self._making: deque[_Step] = deque()
         self._finished: queue.Queue[Batches | BaseException | None] = queue.Queue(maxsize=max(1, ahead))
@@ -61,19 +70,36 @@ class ThreadedBatches:
         return self
 
     def __next__(self) -> Batches:
+        since = time.monotonic()
         while True:
             try:
                 item = self._finished.get(timeout=_POLL_S)
             except queue.Empty:
-                if self._feeder.is_alive() or not self._finished.empty():
+                if self._timeout_s and time.monotonic() - since > self._timeout_s:
+                    item = self._too_late()
+                elif self._feeder.is_alive() or not self._finished.empty():
                     continue
-                item = None
+                else:
+                    item = None
             if isinstance(item, Batches):
                 return item
             self.close()
             if item is None:
                 raise StopIteration
             raise item
+
+    def _too_late(self) -> FetchTimeout:
+        """Names what the next batch waits for."""
+        steps = list(self._making)
+        slots = zip(steps[0].slots, steps[0].job.slots, strict=True) if steps else ()
+        waits = next((job for future, (job, _) in slots if not future.done()), None)
+        key, urls = (waits.row.key, [url for url, _ in waits.files]) if waits is not None else (None, [])
+        return FetchTimeout(
+            f"no batch in {self._timeout_s:g} s: it waits for sample {key!r} {urls}",
+            hint="is the store slow, or a transform stuck? raise the loader's timeout, or leave it out",
+            url=urls[0] if urls else None,
+            key=key,
+        )
 
     def close(self) -> None:
         """Ends the threads."""

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 from torch.utils.data import IterableDataset
+from torch.utils.data._utils.pin_memory import pin_memory
 
 from sds.dataset import StreamingDataset
 from sds.dataset.leases import Leases
@@ -43,6 +44,11 @@ class Envelope(msgspec.Struct):
     failures: list[Failure]
     num_attempts: int
     first: SdsError | None
+
+    def pin_memory(self) -> Envelope:
+        """Called by torch, which looks into no object that it does not know."""
+        self.batch = pin_memory(self.batch)  # type: ignore[no-untyped-call]
+        return self
 
     def __reduce__(self) -> tuple[Any, ...]:
         facts = {field: getattr(self, field) for field in self.__struct_fields__}
@@ -97,6 +103,7 @@ class StepStream(IterableDataset[Envelope]):
     def _steps(self) -> Iterator[Envelope]:
         worker, num_workers = worker_identity()
         dataset = self._dataset
+        dataset.follow_seed()
         delivery = dataset.delivery
         epoch, start = self._where[EPOCH], self._where[POSITION]
         plan, rank, size = dataset.share(self._world)

@@ -16,7 +16,7 @@ from sds.storage.options import StoreOptions
 from sds.storage.store import Body, Buffer
 from sds.types import ObjectInfo
 
-__all__ = ["CloudStore", "version_of"]
+__all__ = ["CloudStore", "bare_tag", "version_of"]
 
 _KINDS: dict[str, Any] = {"s3": S3Store, "gs": GCSStore, "az": AzureStore}
 _WHOLE = 8 * 2**20  # objects up to this size are taken in one piece, larger ones in pieces of it
@@ -28,17 +28,18 @@ class CloudStore:
 
     def __init__(self, scheme: str, root: str, options: StoreOptions) -> None:
         settings = options.of(scheme)
-        client = {
+        client: dict[str, Any] = {
             "timeout": _NEVER,
             "connect_timeout": f"{round(1000 * min(10.0, options.timeout_s))}ms",
             "read_timeout": f"{round(1000 * options.timeout_s)}ms",
             "allow_http": scheme == "http",  # with False, https is not left by a redirect either
         }
-        headers = settings.pop("headers", None)
+        is_web = scheme in ("http", "https")
+        headers = options.headers(f"{scheme}://{root.rpartition('@')[2]}") if is_web else {}
         if headers:
             client["default_headers"] = headers
         shared: dict[str, Any] = {"client_options": client, "retry_config": {"max_retries": 0}}
-        if scheme in ("http", "https"):
+        if is_web:
             self._store: Any = HTTPStore(f"{scheme}://{root}", **shared)
         else:
             endpoint = options.endpoint(scheme) or "https"
@@ -99,7 +100,12 @@ def _info(meta: Any) -> ObjectInfo:
     return ObjectInfo(meta["path"], meta["size"], version_of(meta))
 
 
+def bare_tag(tag: str) -> str:
+    """An ETag without its quotes and the mark of a weak one."""
+    return tag.removeprefix("W/").strip('"')
+
+
 def version_of(meta: Any) -> str:
     """The ETag, else size and time of change: what tells one content of a key from another."""
     tag = meta.get("e_tag")
-    return tag.strip('"') if tag else f"{meta['size']}-{meta['last_modified'].timestamp():.6f}"
+    return bare_tag(tag) if tag else f"{meta['size']}-{meta['last_modified'].timestamp():.6f}"

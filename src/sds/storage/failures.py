@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 import obstore.exceptions as obs
 
 from sds.errors import AccessDenied, FetchError, FetchTimeout, IntegrityError, ObjectNotFound, OptionError, SdsError
+from sds.redaction import redact, redact_text
 from sds.seeds import jitter
-from sds.urls import redact
 
 __all__ = ["retrying", "translate"]
 
@@ -23,7 +23,6 @@ T = TypeVar("T")
 
 _REASON = re.compile(r"(Connection refused|dns error|No route to host|Network is unreachable|invalid peer certificate)")
 _STATUS = re.compile(r"status code: (\d{3})")
-_URL = re.compile(r"\bhttps?://\S+")
 _TIMEOUT = re.compile(r"timed? ?out", re.IGNORECASE)  # obstore says it only in the dump
 _MAX_PAUSE_S = 5.0
 
@@ -33,7 +32,7 @@ def translate(error: Exception, url: str) -> tuple[SdsError, bool]:
     url = redact(url)
     # obstore appends a debug dump; its first paragraph has the cause. A signed URL inside it would leak its signature.
     whole = str(error)
-    cause = _URL.sub(lambda m: redact(m[0]), whole.split("\n\nDebug source")[0].strip())
+    cause = redact_text(whole.split("\n\nDebug source")[0].strip())
     if isinstance(error, SdsError):
         return error, isinstance(error, FetchTimeout | IntegrityError)
     if isinstance(error, FileNotFoundError | obs.NotFoundError):

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from sds.errors import OptionError
+from sds.urls import SCHEMES, host_of
 
 __all__ = ["StoreOptions"]
 
@@ -33,18 +34,20 @@ _NAMES: dict[str, dict[str, str]] = {
         "account_name": "account_name",
         "account_key": "account_key",
     },
-    "http": {"headers": "headers"},
+    "http": {},  # a header is for one host: see `headers`
 }
 # anonymous on GCS: before a put, obstore would still ask the machine's metadata service for a token; with this, not
 _NOBODY = '{"disable_oauth": true, "client_email": "", "private_key": "", "private_key_id": ""}'
 _ENDPOINT_VARIABLES = {"s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"), "az": ("AZURE_ENDPOINT",)}
+
+_PER_HOST = "headers go to the one host that they are given for: {'https://host': {'headers': {...}}}"
 
 
 class StoreOptions(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     """How one client wants its stores opened.
 
     Attributes:
-        settings: the user's `storage_options`: flat, or one dict per scheme.
+        settings: the user's `storage_options`: flat, or one dict per scheme, or per host (https://host) of the web.
         environment: the asking process's AWS_*, GOOGLE_* and AZURE_* variables.
         timeout_s: how long a connection may be silent.
         num_retries: how often a request that may yet succeed is tried again.
@@ -61,20 +64,40 @@ class StoreOptions(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     def of(self, scheme: str) -> dict[str, Any]:
         """The settings of one scheme, under obstore's names; those of other schemes are left out."""
         scheme = "http" if scheme == "https" else scheme
-        own = self.settings.get(scheme) or (self.settings.get("https") if scheme == "http" else None)
-        flat = {k: v for k, v in self.settings.items() if not isinstance(v, dict) or k == "headers"}
-        if own is not None and not isinstance(own, dict):
-            kind = type(own).__name__  # the value may be a key
-            raise OptionError(f"storage_options[{scheme!r}] is no dict: {kind}", hint="{'s3': {'endpoint': ...}}")
+        own: dict[str, Any] = {}
+        flat: dict[str, Any] = {}
+        for name, value in self.settings.items():
+            meant = SCHEMES.get(name)  # s3a is s3
+            if meant == "file" or name == "headers" or (meant in ("http", "https") and value):
+                raise OptionError(f"storage_options has no place for {name!r}", hint=_PER_HOST)
+            if meant == scheme:
+                if not isinstance(value, dict):
+                    kind = type(value).__name__  # the value may be a key
+                    raise OptionError(f"storage_options[{name!r}] is no dict: {kind}", hint="{'s3': {'endpoint': ...}}")
+                own |= value
+            elif not isinstance(value, dict):
+                flat[name] = value
         names = _NAMES[scheme]
         # flat options speak to whichever store understands them; options under a scheme must be understood by it
         chosen = {names[k]: v for k, v in flat.items() if k in names}
-        chosen |= {names.get(str(k), str(k)): v for k, v in (own or {}).items()}
+        chosen |= {names.get(str(k), str(k)): v for k, v in own.items()}
         if chosen.get("skip_signature") is False:
             del chosen["skip_signature"]
         if scheme == "gs" and chosen.get("skip_signature"):
             chosen.setdefault("service_account_key", _NOBODY)
         return chosen
+
+    def headers(self, url: str) -> dict[str, str]:
+        """The headers that the user set for the host of a web URL, and for no other."""
+        wanted = host_of(url)
+        found: dict[str, str] = {}
+        for name, value in self.settings.items():
+            if wanted is None or host_of(name) != wanted:
+                continue
+            if not isinstance(value, dict) or set(value) != {"headers"} or not isinstance(value["headers"], dict):
+                raise OptionError(f"storage_options[{host_of(name)!r}] is not understood", hint=_PER_HOST)
+            found |= value["headers"]
+        return found
 
     def endpoint(self, scheme: str) -> str | None:
         """The endpoint that the user set for a scheme, by option or variable."""

@@ -7,6 +7,7 @@ URL and is where callers get translated errors and retries.
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ from sds.storage.options import StoreOptions
 from sds.types import ObjectInfo
 from sds.urls import split
 
-__all__ = ["Body", "Store", "Stores", "Buffer"]
+__all__ = ["Body", "Store", "Stores", "Buffer", "is_other"]
 
 T = TypeVar("T")
 Buffer = Any  # anything with the buffer protocol: bytes, memoryview, obstore's Bytes (typing.Buffer is Python 3.12)
@@ -29,6 +30,16 @@ class Body(NamedTuple):
     size: int | None
     version: str
     chunks: Iterator[Buffer]
+
+
+_NO_TAG = re.compile(r"\d+-(.*[.: ].*)?")  # size and time of change, which a listing and a header spell in other ways
+
+
+def is_other(version: str, expected: str | None) -> bool:
+    """Whether an object is surely another one than the one expected: both have a tag, and the tags differ."""
+    if not version or not expected or _NO_TAG.fullmatch(version) or _NO_TAG.fullmatch(expected):
+        return False
+    return version != expected
 
 
 class Store(Protocol):

@@ -13,7 +13,7 @@ from urllib.parse import quote, unquote, urljoin, urlsplit
 import urllib3
 
 from sds.errors import AccessDenied, FetchError, IntegrityError, UnsupportedSource
-from sds.storage.cloud import CloudStore
+from sds.storage.cloud import CloudStore, bare_tag
 from sds.storage.failures import of_status
 from sds.storage.options import StoreOptions
 from sds.storage.store import Body, Buffer
@@ -35,7 +35,7 @@ class WebStore:
         self._shown = redact(self._base)
         self._host = root
         self._plain = CloudStore(scheme, root, options)
-        self._headers = dict(options.of("http").get("headers") or {})
+        self._headers = options.headers(self._shown)
         # obstore takes a host's headers along to where a redirect leads, save these two
         self._has_private_headers = any(name.lower() not in ("authorization", "cookie") for name in self._headers)
         self._timeout = urllib3.Timeout(connect=min(10.0, options.timeout_s), read=options.timeout_s)
@@ -72,7 +72,8 @@ class WebStore:
         finally:
             response.close()  # a connection whose answer was read is back in the pool already
         if size is not None and num_bytes != size:
-            raise IntegrityError(f"body has {num_bytes} bytes where {size} were promised: {key.partition('?')[0]}")
+            shown, hint = key.partition("?")[0], "the server or a proxy cut the body short; it is tried again"
+            raise IntegrityError(f"body has {num_bytes} bytes where {size} were promised: {shown}", hint=hint)
 
     def read(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[Buffer]:
         """The bytes of several ranges."""
@@ -178,4 +179,4 @@ def _is_odd(key: str) -> bool:
 
 def _version(headers: Any, size: int | None) -> str:
     tag = headers.get("ETag")
-    return tag.strip('W/"') if tag else f"{size}-{headers.get('Last-Modified', '')}"
+    return bare_tag(tag) if tag else f"{size}-{headers.get('Last-Modified', '')}"

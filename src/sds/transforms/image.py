@@ -35,7 +35,9 @@ class DecodeImage(SampleTransform):
         min_size: (h, w) that the image may be decoded down to, for speed: a JPEG twice as large (or 4, 8 times) is
             halved by its decoder. None: full size. The result is never smaller than this unless the image is.
         background: the colour that transparent pixels are put over; None drops transparency and shows what is under it.
-        max_pixels: larger images are a DecodeError before any memory is taken.
+        max_pixels: larger images are a DecodeError before any memory is taken. What Pillow decodes has its limit too:
+            twice `PIL.Image.MAX_IMAGE_PIXELS`, 179 million, which belongs to the whole process. To go above, raise it
+            in every process that decodes.
 
     Raises:
         DecodeError: the file is absent, broken, cut short, too large, or of no known format.

@@ -120,10 +120,10 @@ def decode(data: bytes, header: Header, factor: int = 1) -> npt.NDArray[np.uint8
     Raises:
         ValueError: the data is broken or ends early.
     """
+    if header.is_progressive and data.count(b"\xff\xda") > MAX_SCANS:  # first: it holds for Pillow's decoder too
+        raise ValueError(f"it has more than {MAX_SCANS} scans")
     if header.num_components == 4 or header.bits != 8:
         return None
-    if header.is_progressive and data.count(b"\xff\xda") > MAX_SCANS:
-        raise ValueError(f"it has more than {MAX_SCANS} scans")
     height, width = -(-header.height // factor), -(-header.width // factor)
     try:
         return _decode(data, height, width, strict=True)

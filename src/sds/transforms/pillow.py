@@ -129,5 +129,8 @@ def _kind(head: bytes) -> tuple[str, str]:
 def _exif(image: Image.Image) -> bytes:
     exif = image.info.get("exif")
     if exif is None and isinstance(profile := image.info.get("Raw profile type exif"), str):  # ImageMagick's PNG
-        exif = bytes.fromhex("".join(profile.split("\n")[3:]))
+        try:
+            exif = bytes.fromhex("".join(profile.split("\n")[3:]))
+        except ValueError:  # no hexadecimal digits: the picture is whole all the same, and taken as upright
+            exif = None
     return exif if isinstance(exif, bytes) else b""

@@ -103,7 +103,7 @@ def test_every_keyword_of_the_constructor_is_in_the_list_above_or_not_yet():
 
 @pytest.mark.parametrize("keyword", list(opts._NOT_YET))
 def test_a_keyword_whose_room_is_not_built_is_refused(make, keyword):
-    value = {"revalidate": "run", "weight_col_name": "weight", "cache_ttl": 60, "lazy_index_chunk_size": 100}[keyword]
+    value = {"revalidate": "run", "weight_col_name": "weight", "cache_ttl": 60}.get(keyword, 100)
     with pytest.raises(OptionError, match=f"{keyword} is not available yet") as caught:
         make(**{keyword: value})
     assert keyword in caught.value.hint

@@ -53,7 +53,7 @@ def test_it_takes_microseconds(make):
 
 def test_it_goes_through_its_dict_and_back():
     key = PlanKey("f", 40, None, None)
-    for state in (State(key, 2, 7), State(key, 2, 7, (1, 2, 3))):
+    for state in (State(key, 2, 7), State(key, 2, 7, (1, 2, 3, 4), 5)):
         assert State.from_dict(json.loads(json.dumps(state.to_dict()))) == state
 
 
@@ -135,4 +135,4 @@ def test_a_seed_that_was_drawn_is_gone_on_with(make):
 def test_the_state_of_a_single_worker_is_no_state_of_a_dataset(make, state):
     for fresh in (make(shuffle_seed=1), sds.StreamingDataLoader(make(shuffle_seed=1), 4)):
         with pytest.raises(StateError, match="single worker: 0 of 2"):
-            fresh.load_state_dict({**state, "lane": [0, 2, 3]})
+            fresh.load_state_dict({**state, "lane": [0, 2, 3, 1]})

@@ -20,14 +20,14 @@ def test_a_process_that_is_no_worker_is_the_only_one():
 class TestEpochs:
     def test_the_parent_says(self):
         epochs = Epochs()
-        assert epochs.next() == (0, 0)
-        epochs.set(3, 17)
-        assert epochs.next() == (3, 17)
+        assert epochs.next() == (0, 0, 0)
+        epochs.set(3, 17, 2)
+        assert epochs.next() == (3, 17, 2)
         assert not epochs.were_workers_used
 
     def test_the_next_one_comes_when_all_workers_are_done(self):
         epochs = Epochs()
-        assert [epochs.begin(w, 2) for w in (0, 1)] == [(0, 0), (0, 0)]
+        assert [epochs.begin(w, 2) for w in (0, 1)] == [(0, 0, 0), (0, 0, 0)]
         assert epochs.were_workers_used
         epochs.finish(1, 0)
         assert epochs.current() == 0
@@ -38,44 +38,44 @@ class TestEpochs:
         epochs = Epochs()
         epochs.begin(0, 2)
         epochs.finish(0, 0)
-        assert epochs.begin(1, 2) == (0, 0)
+        assert epochs.begin(1, 2) == (0, 0, 0)
 
     def test_workers_that_were_stopped_begin_again(self):
         epochs = Epochs()
         for w in (0, 1):
             epochs.begin(w, 2)
         epochs.finish(0, 0)
-        assert [epochs.begin(w, 2) for w in (0, 1)] == [(0, 0), (0, 0)]
+        assert [epochs.begin(w, 2) for w in (0, 1)] == [(0, 0, 0), (0, 0, 0)]
 
     def test_another_number_of_workers_goes_on_in_the_same_epoch(self):
         epochs = Epochs()
         for w in (0, 1):
             epochs.begin(w, 2)
             epochs.finish(w, 0)
-        assert [epochs.begin(w, 3) for w in (0, 1, 2)] == [(1, 0)] * 3
+        assert [epochs.begin(w, 3) for w in (0, 1, 2)] == [(1, 0, 0)] * 3
 
     def test_a_loaded_position_is_of_one_epoch(self):
         epochs = Epochs()
         epochs.set(2, 9)
-        assert [epochs.begin(w, 2) for w in (0, 1)] == [(2, 9), (2, 9)]
+        assert [epochs.begin(w, 2) for w in (0, 1)] == [(2, 9, 0), (2, 9, 0)]
         for w in (0, 1):
             epochs.finish(w, 2)
-        assert [epochs.begin(w, 2) for w in (0, 1)] == [(3, 0), (3, 0)]
+        assert [epochs.begin(w, 2) for w in (0, 1)] == [(3, 0, 0), (3, 0, 0)]
 
     def test_workers_that_were_told_apart_begin_with_the_earliest(self):
         epochs = Epochs()
         for w, epoch in enumerate((2, 1, 2)):
             epochs.enter(w, 3, epoch)
-        assert epochs.begin(1, 3, entered=True) == (1, 0)
+        assert epochs.begin(1, 3, entered=True) == (1, 0, 0)
         epochs.finish(1, 1)
-        assert epochs.begin(0, 3, entered=True) == (1, 0), "also when that one is done already"
+        assert epochs.begin(0, 3, entered=True) == (1, 0, 0), "also when that one is done already"
 
     def test_workers_that_were_told_to_go_back_do(self):
         epochs = Epochs()
-        epochs.set(7, 5)
+        epochs.set(7, 5, 0)
         for w in (0, 1):
             epochs.enter(w, 2, 3)
-        assert [epochs.begin(w, 2, entered=True) for w in (0, 1)] == [(3, 0), (3, 0)]
+        assert [epochs.begin(w, 2, entered=True) for w in (0, 1)] == [(3, 0, 0), (3, 0, 0)]
 
 
 def run_epochs(dataset: sds.StreamingDataset, pause_s: float, results: multiprocessing.Queue) -> None:

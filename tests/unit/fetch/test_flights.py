@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
-from sds.errors import CacheFull, SdsError
+from sds.errors import AccessDenied, CacheFull, SdsError
+from sds.fetch.bodies import write
 from sds.fetch.cache import Cache, Entry, key_of
 from sds.fetch.flights import Flight, Flights
 from sds.storage import Body, StoreOptions
 
 OPTIONS = StoreOptions(num_retries=0)
+DENIED = StoreOptions(settings={"secret_access_key": "wrong"})
 
 
 class FakeStores:
@@ -26,6 +28,9 @@ class FakeStores:
         self.gate: threading.Event | None = None
 
     def call(self, url: str, options: StoreOptions, verb: Any, on_retry: Any) -> Any:
+        if options is DENIED:
+            assert self.gate is None or self.gate.wait(5)
+            raise AccessDenied("access denied")
         return verb(self, url)
 
     def open(self, url: str) -> Body:
@@ -43,10 +48,11 @@ class Client:
         self.entries: list[Entry] = []
         self.errors: list[SdsError] = []
 
-    def ask(self, *urls: str) -> list[Flight]:
+    def ask(self, *urls: str, options: StoreOptions = OPTIONS, version: str | None = None) -> list[Flight]:
         with self.tower.lock:
             return [
-                self.tower.flights.join(key_of(url, None, None), url, OPTIONS, self, i) for i, url in enumerate(urls)
+                self.tower.flights.join(key_of(url, version, None), url, version, options, self, i)
+                for i, url in enumerate(urls)
             ]
 
     def landed(self, slot: int, entry: Entry, counts: dict[str, int]) -> None:
@@ -177,17 +183,78 @@ def test_an_object_larger_than_the_guess_takes_more_room_or_parks(tmp_path: Path
     assert tower.cache.used <= 40
 
 
-def test_giving_up_tells_the_first(tmp_path: Path) -> None:
+def test_giving_up_tells_the_one_who_waits(tmp_path: Path) -> None:
     tower = Tower(tmp_path, 10, sizes(3))
     client, other = Client(tower), Client(tower)
     client.ask("u0")
     tower.settle(lambda: client.entries)
-    client.ask("u1")
+    (flight,) = client.ask("u1")
+    other.ask("u1")
     other.ask("u2")
-    tower.settle(lambda: len(tower.flights._parked) == 2)
+    tower.settle(lambda: [each.url for each in tower.flights.parked()] == ["u1", "u2"])
     with tower.lock:
-        tower.flights.give_up(CacheFull("too small"))
+        tower.flights.give_up(flight, client, CacheFull("too small"))
     assert [str(error) for error in client.errors] == ["too small"] and not other.errors
+    client.release()
+    tower.settle(lambda: other.entries)
+
+
+def test_somebody_elses_credentials_are_somebody_elses_error(tmp_path: Path) -> None:
+    tower = Tower(tmp_path, None, sizes(1))
+    tower.stores.gate = threading.Event()
+    wrong, right, fickle = Client(tower), Client(tower), Client(tower)
+    wrong.ask("u0", options=DENIED)
+    right.ask("u0")
+    (flight,) = fickle.ask("u0")
+    tower.stores.gate.set()
+    tower.settle(lambda: right.entries)
+    assert isinstance(wrong.errors[0], AccessDenied) and not right.errors and not wrong.entries
+    with tower.lock:
+        tower.flights.leave(flight, fickle)  # of the flight that it changed to, if that is still on its way
+
+
+def test_who_leaves_after_changing_flights_is_given_nothing(tmp_path: Path) -> None:
+    tower = Tower(tmp_path, None, sizes(1))
+    tower.stores.gate = threading.Event()
+    wrong, fickle = Client(tower), Client(tower)
+    (flight,) = wrong.ask("u0", options=DENIED)
+    assert fickle.ask("u0") == [flight]
+    with tower.lock:
+        tower.settle(lambda: True)
+        tower.flights._finish(flight, AccessDenied("access denied"))
+        tower.flights.leave(flight, fickle)
+        assert wrong.errors and not next(iter(tower.flights._flights.values())).waiters
+
+
+def test_an_object_that_changed_since_it_was_listed(tmp_path: Path) -> None:
+    tower = Tower(tmp_path, None, sizes(3))
+    client = Client(tower)
+    client.ask("u0", version="v")
+    client.ask("u1", version="10-1700000000.000000")  # no tag: times are not compared
+    tower.settle(lambda: len(client.entries) == 2)
+    client.ask("u2", version="older")
+    tower.settle(lambda: client.errors)
+    assert "open the dataset again" in str(client.errors[0]) and tower.stores.opened.count("u2") == 1
+
+
+def test_bodies_that_wait_to_be_written_are_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sds.fetch.flights._MAX_UNWRITTEN", 25)
+    gate = threading.Event()
+    seen: list[int] = []
+
+    def slowly(path: str, chunks: Any) -> None:
+        assert gate.wait(5)
+        seen.append(tower.flights._budget._taken)
+        write(path, chunks)
+
+    monkeypatch.setattr("sds.fetch.flights.write", slowly)
+    tower = Tower(tmp_path, None, sizes(20))
+    client = Client(tower)
+    client.ask(*(f"u{i}" for i in range(20)))
+    tower.settle(lambda: tower.flights._budget._taken == 20)
+    gate.set()
+    tower.settle(lambda: len(client.entries) == 20)
+    assert max(seen) <= 25 and tower.flights._budget._taken == 0
 
 
 def test_a_killed_servers_clients_have_time_to_come_back(tmp_path: Path) -> None:

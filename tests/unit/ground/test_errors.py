@@ -91,3 +91,35 @@ def test_no_secret_of_a_url_is_shown():
     assert "hunter2" not in f"{error} {error.url} {error.args} {error.facts}"
     assert error.message == "cannot read: https://host/a.csv?...: 'https://h/b?...' s3://b/c"
     assert error.url == "https://host/a.csv?..."
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://host/a b.csv?sig=hunter2",
+        "https://host/it's \"b\".csv?sig=hunter2 hunter2",
+        "az://c/k?sig=hunter2",
+        "https://host/a#hunter2",
+        "https://me:hunt@hunter2@host/a",
+        "https://me:hunter2/hunter2@host/a",
+    ],
+)
+def test_an_error_hides_the_secrets_of_its_own_url_wherever_they_stand(url):
+    error = errors.FetchError(f"cannot read: {url}: refused", hint=f"try '{url}'", url=url)
+    assert "hunter2" not in f"{error} {error.url} {error.args} {error.facts}"
+    assert ": refused" in error.message
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "https://host/a b.csv?sig=hunter2: x",
+        "'https://host/it's.csv?sig=hunter2': x",
+        "az://c/k?sig=hunter2: x",
+        "https://host/a#hunter2: x",
+        "https://me:hunt@hunter2@host/a: x",
+    ],
+)
+def test_messages_about_other_urls_hide_them_too(text):
+    message = errors.FetchError(f"cannot read: {text}").message
+    assert "hunter2" not in message and message.endswith(": x")

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sds.errors import OptionError, SdsError
-from sds.urls import SCHEMES, is_remote, local_path, redact, split
+from sds.urls import SCHEMES, host_of, is_remote, local_path, redact, split
 
 
 @pytest.mark.parametrize(
@@ -75,10 +75,34 @@ def test_a_url_without_a_root_is_an_error(url: str) -> None:
         ("https://user:SEC@RET@h/x@y", "https://h/x@y"),
         ("https://h?SECRET", "https://h?..."),
         ("https://h/x?", "https://h/x"),
+        ("az://c/k?sig=SECRET", "az://c/k?..."),
+        ("https://h/a 'b\"?sig=SECRET x", "https://h/a 'b\"?..."),
+        ("https://h/x#SECRET", "https://h/x#..."),
+        ("s3://b/x#1.jpg", "s3://b/x#1.jpg"),
+        ("https://user:SEC/RET?@h/x", "https://h/x"),
+        ("https://h:80/x@y", "https://h:80/x@y"),
+        ("https://[::1]:80/x@y", "https://[::1]:80/x@y"),
     ],
 )
 def test_redact(url: str, shown: str) -> None:
     assert redact(url) == shown
+
+
+@pytest.mark.parametrize(
+    ("url", "host"),
+    [
+        ("https://H.test", "https://h.test"),
+        ("HTTPS://h:443/", "https://h"),
+        ("http://h:8080", "http://h:8080"),
+        ("http://[::1]:80", "http://[::1]"),
+        ("https://h/x", None),
+        ("https://u@h", None),
+        ("s3://h", None),
+        ("https", None),
+    ],
+)
+def test_hosts(url: str, host: str | None) -> None:
+    assert host_of(url) == host
 
 
 @given(st.text(max_size=40))

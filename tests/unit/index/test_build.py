@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import feather, parquet
 
-from sds.errors import CacheError, SourceError
+from sds.errors import CacheError, OptionError, SourceError
 from sds.index import IndexOptions, open_index
 from sds.index import lock as lock_module
 from sds.index.lock import held
@@ -104,6 +104,60 @@ def test_a_source_used_in_place_that_changes_is_an_error_for_a_pickled_index(tmp
     parquet.write_table(pa.table({"index": ["b", "c"]}), path)
     with pytest.raises(SourceError, match="changed"):
         pickle.loads(data)
+
+
+def test_a_source_that_changes_while_it_is_read_is_noticed(tmp_path, open_, monkeypatch):
+    from sds.index import gather
+
+    read = gather.read_index_file
+
+    def read_and_change(path, *args, **kwargs):
+        result = read(path, *args, **kwargs)
+        parquet.write_table(pa.table({"index": ["b"]}), path)
+        return result
+
+    path = tmp_path / "i.parquet"
+    parquet.write_table(pa.table({"index": ["a"]}), path)
+    monkeypatch.setattr(gather, "read_index_file", read_and_change)
+    with pytest.raises(SourceError, match="changed since"):
+        open_(path)
+
+
+def test_tables_of_earlier_versions_go_when_they_are_long_unused(tmp_path, dst, open_, keys):
+    path, other = tmp_path / "i.csv", write_csv(tmp_path / "o" / "i.csv", "x")
+    eight_days_ago = time.time() - 8 * 24 * 3600
+
+    def built():
+        return set(dst.glob("*.arrow"))
+
+    open_(other)
+    open_(write_csv(path, "a", "b"), max_size=1)
+    others = built()  # of another source, and of other options
+    used = open_(write_csv(path, "a"))
+    (table,) = built() - others
+    open_(write_csv(path, "b", "b"))
+    (unused,) = built() - others - {table}
+    for each in built():
+        os.utime(each, (eight_days_ago, eight_days_ago))
+    assert keys(pickle.loads(pickle.dumps(used))) == ["a"]  # a worker opens it again
+    assert keys(open_(write_csv(path, "c", "c", "c"))) == ["c", "c", "c"]
+    assert {table, *others} < built() and not unused.exists() and len(built()) == len(others) + 2
+    assert keys(used) == ["a"]
+
+
+def test_notes_of_earlier_versions_go_too(tmp_path, dst, open_):
+    for name in ("a", "b"):
+        parquet.write_table(pa.table({"index": [name]}), tmp_path / "i.parquet")
+        for note in dst.glob("*.json"):
+            os.utime(note, (0, 0))
+        open_(tmp_path / "i.parquet")
+    assert files(dst) == [".json"]
+
+
+@pytest.mark.parametrize("src", [lambda: [], type("Provider", (), {"rows": lambda self, ids: []})()])
+def test_data_providers_are_not_available_yet(open_, src):
+    with pytest.raises(OptionError, match="data provider, which is not available yet"):
+        open_(src)
 
 
 def test_a_damaged_table_is_built_anew(tmp_path, dst, open_, keys):

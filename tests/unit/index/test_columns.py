@@ -138,6 +138,13 @@ def test_a_null_byte_in_a_path_is_refused(tmp_path, open_):
         open_(tmp_path / "i.parquet", columns_to_download=["url"])
 
 
+def test_a_null_byte_in_a_list_of_paths_is_refused(tmp_path, open_):
+    table = pa.table({"many": [["/a", "/b"], None, [], ["/c", "/d\0e"]]})
+    parquet.write_table(table, tmp_path / "i.parquet", row_group_size=2)
+    with pytest.raises(SchemaError, match=r"null byte.*'/d\\x00e'.*row 3"):
+        open_(tmp_path / "i.parquet", columns_to_download=["many"], allow_missing_columns=True)
+
+
 def test_lists_of_paths_are_resolved_and_bytes_stay(tmp_path, open_, values):
     table = pa.table({"many": [["a.jpg", "/b.jpg"], None, []], "raw": [b"\x00\xff", b"", None]})
     parquet.write_table(table, tmp_path / "i.parquet")

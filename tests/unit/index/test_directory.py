@@ -87,6 +87,13 @@ def test_no_file_with_a_wanted_extension_says_which_there_are(tmp_path, open_):
         open_(make(tmp_path / "e", "part-0.parquet"), columns_to_download=["url"])
 
 
+def test_an_extension_with_its_dot_is_told_to_be_without(tmp_path, open_):
+    root = make(tmp_path / "d", "a.jpg", "a.txt")
+    for columns in ([".jpg"], ["txt", ".jpg"]):
+        with pytest.raises(SchemaError, match="hint: .*without the dot"):
+            open_(root, columns_to_download=columns)
+
+
 def test_metadata_only_gives_the_ids(tmp_path, open_, values):
     root = make(tmp_path / "d", "a.jpg", "a.txt", "b.jpg")
     assert values(open_(root, columns_to_download=[])) == [{"index": "a"}, {"index": "b"}]

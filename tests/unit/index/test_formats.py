@@ -169,6 +169,16 @@ def test_a_file_without_rows_is_an_empty_source(tmp_path, open_, name, content):
         open_(tmp_path / name)
 
 
+@pytest.mark.parametrize("name", ["a.csv", "a.csv.gz", "a.tsv.bz2", "a.csv.zst", "a.jsonl.gz"])
+@pytest.mark.parametrize("content", [b"", b"\n", b"\xef\xbb\xbf", b"\r\n \n"])
+def test_a_compressed_file_without_rows_is_an_empty_source(tmp_path, open_, name, content):
+    codec = {"gz": "gzip", "bz2": "bz2", "zst": "zstd"}.get(name.rpartition(".")[2])
+    with pa.output_stream(str(tmp_path / name), compression=codec) as file:
+        file.write(content)
+    with pytest.raises(SourceError, match="source has no rows"):
+        open_(tmp_path / name)
+
+
 def test_an_unknown_kind_of_file_lists_the_known_ones(tmp_path, open_):
     (tmp_path / "a.xlsx").write_bytes(b"x")
     with pytest.raises(UnsupportedSource, match=r"(?s)a\.xlsx.*\.parquet"):

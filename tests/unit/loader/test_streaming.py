@@ -112,9 +112,7 @@ class TestState:
     def test_survives_with_workers(self, make):
         def loader(topology, world):
             dataset = make(shuffle_seed=1, max_size=13)
-            return sds.StreamingDataLoader(
-                dataset, topology.batch_size, world=world, num_threads=1, num_workers=topology.num_workers
-            )
+            return sds.StreamingDataLoader(dataset, topology.batch_size, world=world, num_workers=topology.num_workers)
 
         assert check_resume(loader, [Topology(1, 4, 2), Topology(2, 2, 0)], every=4) > 5
 

@@ -1,4 +1,7 @@
 import io
+import itertools
+
+import pytest
 
 from sds.observe import ProgressBar, progress
 
@@ -52,3 +55,36 @@ def test_an_empty_loader_shows_nothing():
     stream = io.StringIO()
     assert list(ProgressBar([], stream=stream)) == []
     assert stream.getvalue() == ""
+
+
+class Resumed:
+    """A loader that goes on in the middle: fewer items than its length."""
+
+    def __len__(self):
+        return 10
+
+    def __iter__(self):
+        return iter(range(7))
+
+
+def test_a_loader_that_goes_on_in_the_middle_has_a_last_line_too():
+    stream = io.StringIO()
+    assert list(ProgressBar(Resumed(), "epoch 1", stream=stream)) == list(range(7))
+    (line,) = stream.getvalue().splitlines()
+    assert line.startswith("epoch 1: 7/7 batches, ")
+    terminal = Terminal()
+    assert list(ProgressBar(Resumed(), stream=terminal)) == list(range(7))
+    assert "7/7" in terminal.getvalue()
+
+
+@pytest.mark.parametrize("stream", [io.StringIO(), Terminal()], ids=["plain", "terminal"])
+def test_a_loader_without_a_length_goes_on_until_it_is_left(stream, monkeypatch):
+    monkeypatch.setattr(progress, "_LINE_EVERY_S", 0.0)
+    bar = ProgressBar(itertools.count(), "endless", stream=stream)
+    items = iter(bar)
+    assert [next(items) for _ in range(4)] == [0, 1, 2, 3]
+    items.close()
+    assert "endless" in stream.getvalue()
+    assert stream.isatty() or stream.getvalue().splitlines()[-1].startswith("endless: 3 batches, ")
+    with pytest.raises(TypeError):
+        len(bar)

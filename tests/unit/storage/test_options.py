@@ -23,9 +23,30 @@ def test_options_under_a_scheme_are_its_own_and_win() -> None:
     options = StoreOptions(settings={"region": "flat", "s3": {"region": "own", "checksum_algorithm": "SHA256"}})
     assert options.of("s3") == {"region": "own", "checksum_algorithm": "SHA256"}
     assert options.of("az") == {}
-    headers = {"Authorization": "SECRET"}
-    for scheme in ("http", "https"):
-        assert StoreOptions(settings={scheme: {"headers": headers}}).of("https") == {"headers": headers}
+
+
+@pytest.mark.parametrize(("alias", "scheme"), [("s3a", "s3"), ("gcs", "gs"), ("azure", "az"), ("abfs", "az")])
+def test_an_alias_is_its_scheme(alias: str, scheme: str) -> None:
+    options = StoreOptions(settings={alias: {"endpoint": "http://e"}})
+    assert options.endpoint(scheme) == "http://e"
+
+
+def test_headers_are_for_the_host_that_they_are_given_for() -> None:
+    options = StoreOptions(settings={"https://Data.test:443/": {"headers": {"Authorization": "SECRET"}}})
+    assert options.headers("https://data.test") == {"Authorization": "SECRET"}
+    for other in ("http://data.test", "https://data.test:8443", "https://elsewhere", "https://data.test.elsewhere"):
+        assert options.headers(other) == {}
+    assert options.of("s3") == options.of("https") == {}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"headers": {"Cookie": "SECRET"}}, {"https": {"headers": {"Cookie": "SECRET"}}}, {"file": {"root": "SECRET"}}],
+)
+def test_headers_for_whatever_host_an_index_names_are_refused(settings: dict[str, object]) -> None:
+    with pytest.raises(OptionError, match="no place for") as caught:
+        StoreOptions(settings=settings).of("https")
+    assert "{'https://host': {'headers': {...}}}" in str(caught.value) and "SECRET" not in str(caught.value)
 
 
 def test_anonymous_and_requester_pays() -> None:

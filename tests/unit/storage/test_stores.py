@@ -100,7 +100,7 @@ def test_a_redirect_never_leaves_https(target: str) -> None:
 
 
 def test_headers_for_a_host_are_for_that_host_alone() -> None:
-    store = WebStore("https", "h", StoreOptions(settings={"https": {"headers": {"X-Api-Key": "SECRET"}}}))
+    store = WebStore("https", "h", StoreOptions(settings={"https://h": {"headers": {"X-Api-Key": "SECRET"}}}))
     sent: list[tuple[str, dict[str, str]]] = []
 
     class Pool:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image, ImageOps
+from PIL.PngImagePlugin import PngInfo
 
 from sds.errors import DecodeError, OptionError, TransformError
 from sds.testing.media import draw_image
@@ -273,11 +274,19 @@ def test_a_decompression_bomb_takes_no_memory(encode) -> None:
         decode(bytes(png))
 
 
-def test_a_jpeg_of_endless_scans_is_refused(picture, encode) -> None:
-    data = encode(picture, "JPEG", progressive=True)
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
+def test_a_jpeg_of_endless_scans_is_refused(picture, encode, mode) -> None:
+    data = encode(picture.convert(mode), "JPEG", progressive=True)
     at = data.rindex(b"\xff\xda")
     with pytest.raises(DecodeError, match="scans"):
         decode(data[:-2] + data[at:-2] * 600 + data[-2:])
+
+
+@pytest.mark.parametrize("profile", ["\nexif\n 4\nnot hexadecimal\n", "\nexif\n 3\n4d4\n", "", "\n\n\n\x00"])
+def test_a_broken_exif_profile_leaves_a_png_upright(picture, encode, profile) -> None:
+    info = PngInfo()
+    info.add_text("Raw profile type exif", profile)
+    np.testing.assert_array_equal(decode(encode(picture, "PNG", pnginfo=info)), np.array(picture))
 
 
 def test_a_jpeg_of_endless_fill_bytes_is_refused_at_once() -> None:

@@ -1,4 +1,4 @@
-"""What the tests of this room share: a folder of forty texts, and datasets over it that are closed at the end."""
+"""What the tests of several rooms share: a folder of forty texts, and datasets over it that are closed at the end."""
 
 from __future__ import annotations
 
