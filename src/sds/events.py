@@ -187,7 +187,8 @@ class Tally:
         with self._lock:
             start = self._started
             return Stats(
-                **self._counts,  # the counts are named like the fields
+                # the counts are named like the fields; one that a fetch server of another release knows is left out
+                **{name: number for name, number in self._counts.items() if name in Stats.__dataclass_fields__},
                 time_to_first_batch=None if start is None or self._first is None else self._first - start,
                 wall_s=0.0 if start is None or self._last is None else self._last - start,
                 wait_s=dict(self._wait),

@@ -293,3 +293,78 @@ def test_threads_of_one_client(http_server: HTTPServer, dst: Path, new_name: Cal
     with ThreadPoolExecutor(8) as pool:
         assert sum(pool.map(work, range(8))) == 100
     client.close()
+
+
+def test_a_pause_longer_than_the_timeout_is_no_failure(
+    http_server: HTTPServer, dst: Path, new_name: Callable[[], str]
+) -> None:
+    """A trainer that validates holds its files, and its own threads wait for the next ones: all goes on when it does."""
+    urls = fetching.publish(http_server, new_name(), [10_000] * 8)
+    client = FetchClient(FetchOptions(dst=str(dst), limit=40_000, timeout_s=0.3))
+    tickets = client.submit([[(url, None)] for url in urls])
+    for ticket in tickets[:4]:
+        ticket.take()
+    with ThreadPoolExecutor(2) as pool:
+        waiting = [pool.submit(ticket.take) for ticket in tickets[4:6]]
+        time.sleep(1.5)
+        assert not any(each.done() for each in waiting)
+        for ticket in tickets[:4]:
+            ticket.release()
+        for each, url in zip(waiting, urls[4:6], strict=True):
+            assert fetching.is_right(each.result(timeout=10)[0], url, 10_000)
+    for ticket, url in zip(tickets[6:], urls[6:], strict=True):  # those nobody waited for are none the worse
+        assert fetching.is_right(ticket.take()[0], url, 10_000)
+    client.close()
+
+
+def test_who_holds_all_that_it_waits_for_is_told_in_the_end(
+    http_server: HTTPServer, dst: Path, new_name: Callable[[], str]
+) -> None:
+    urls = fetching.publish(http_server, new_name(), [10_000] * 3)
+    client = FetchClient(FetchOptions(dst=str(dst), limit=20_000, timeout_s=0.2))
+    tickets = client.submit([[(url, None)] for url in urls])
+    for ticket in tickets[:2]:
+        ticket.take()
+    started = time.monotonic()
+    with pytest.raises(CacheFull, match="20 KB of 20 KB are in use"):
+        tickets[2].take()
+    assert 2.0 < time.monotonic() - started < 4.0
+    client.close()
+
+
+def test_one_ticket_larger_than_the_limit_is_told_soon(
+    http_server: HTTPServer, dst: Path, new_name: Callable[[], str]
+) -> None:
+    urls = fetching.publish(http_server, new_name(), [10_000] * 3)
+    client = FetchClient(FetchOptions(dst=str(dst), limit=20_000, timeout_s=0.3))
+    (ticket,) = client.submit([[(url, None) for url in urls]])
+    started = time.monotonic()
+    with pytest.raises(CacheFull):
+        ticket.take()
+    assert time.monotonic() - started < 2.5
+    client.close()
+
+
+def test_two_jobs_with_different_temporary_folders_share_a_cache(
+    http_server: HTTPServer, dst: Path, new_name: Callable[[], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = new_name()
+    urls = fetching.publish(http_server, folder, [10_000] * 2)
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    pids = set()
+    clients = []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        monkeypatch.setattr("tempfile.tempdir", str(tmp_path / name))
+        client = FetchClient(FetchOptions(dst=str(dst)))
+        tickets = client.submit([[(url, None)] for url in urls])
+        assert all(fetching.is_right(t.take()[0], url, 10_000) for t, url in zip(tickets, urls, strict=True))
+        pids.update(fetching.server_pids(dst))
+        clients.append(client)
+    assert len(pids) == 1
+    assert [http_server.requests(f"/{folder}/{i}.bin") for i in range(2)] == [1, 1]
+    fetching.kill(pids.pop())  # whoever starts the next one, both find it
+    assert all(client.head(url).size == 10_000 for client in clients for url in urls)
+    assert len(fetching.server_pids(dst)) == 1
+    for client in clients:
+        client.close()

@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 
 from sds.dataset.delivery import Delivery
 from sds.dataset.leases import Leases
-from sds.dataset.workers import is_worker
+from sds.dataset.workers import is_worker, worker_identity
 from sds.errors import TransformError
 from sds.fetch import Ticket
 from sds.types import Sample
@@ -28,6 +28,7 @@ __all__ = ["MapView", "get_several"]
 
 def get_several(delivery: Delivery, epoch: int, ids: Sequence[int], leases: Leases) -> list[Any]:
     """The samples of several rows, in the order asked for; a row that the transforms fan out is a list of samples."""
+    worker_identity()  # in a worker: it ends with its parent
     row_ids = [_checked(i, len(delivery.pipeline.index)) for i in ids]
     pipeline = delivery.pipeline
     jobs = [pipeline.prepare(row, epoch, row.id) for row in pipeline.index.rows(row_ids)]

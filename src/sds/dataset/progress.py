@@ -64,9 +64,14 @@ class Progress:
         laps, place = divmod(position, self.key.rows)
         return State(self.key, epoch + laps, place, offset=offset)
 
+    def coming(self) -> tuple[int, int, int]:
+        """(epoch, position, offset) where the next iteration begins."""
+        return self._epochs.next()
+
     def begin(self) -> Start:
         """The start of an iteration in a process that is no worker; a position that was loaded is used up by it."""
-        start = _start(self._epochs.next())
+        epoch, position, offset = self.coming()
+        start = Start(epoch, position, 0, offset)
         self._epochs.set(start.epoch)
         self._here = self.at(start.epoch, start.position, start.offset)
         return start
@@ -124,8 +129,3 @@ class Progress:
             self._here = None
             self._epochs.set(state.epoch, state.position, state.offset)
             self._epochs.seed = state.key.seed
-
-
-def _start(place: tuple[int, int, int]) -> Start:
-    epoch, position, offset = place
-    return Start(epoch, position, 0, offset)

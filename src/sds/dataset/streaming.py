@@ -67,8 +67,8 @@ class StreamingDataset(IterableDataset[Sample]):
         weight_col_name: not available yet.
         shuffle_seed: None keeps the order; >= 0 shuffles globally, anew each epoch; -1 draws a seed on rank 0.
         lazy_index_chunk_size: not available yet.
-        lazy_index_num_threads: threads that read a lazy index ahead.
-        lazy_index_prefetch_factor: chunks of a lazy index read ahead.
+        lazy_index_num_threads: not available yet.
+        lazy_index_prefetch_factor: not available yet.
         min_num_pending_tasks_thresh: how few samples may be left in the prefetch window when it is filled again.
         num_downloading_workers: downloads at once, over all processes of the node.
         prefetch: samples fetched ahead of use, per process.
@@ -165,9 +165,11 @@ class StreamingDataset(IterableDataset[Sample]):
     @property
     def world(self) -> World:
         """This process among the others: given, or detected."""
-        if self._world is None and self._sender is not None and self._sender[0] == _parent_pid():
+        if self._world is not None:
+            return self._world
+        if self._sender is not None and is_worker() and self._sender[0] == _parent_pid():
             return self._sender[1]
-        return self._world or World.detect()
+        return World.detect()
 
     def stand_for(self, ranks: Sequence[int]) -> None:
         """For a loader that broadcasts: these ranks read nothing themselves, so nobody waits for them."""
@@ -270,10 +272,10 @@ class StreamingDataset(IterableDataset[Sample]):
 
     def begin(self, world: World) -> Start:
         """Where an iteration begins; ranks agree on it before the first one. A loaded state is used up by it."""
-        start = self.progress.begin()
-        facts = {**msgspec.to_builtins(self.plan_key), "epoch": start.epoch, "position": start.position}
+        epoch, position, _ = self.progress.coming()
+        facts = {**msgspec.to_builtins(self.plan_key), "epoch": epoch, "position": position}
         self._agreement.check(world, facts, self._patience_s)
-        return start
+        return self.progress.begin()
 
     def follow_seed(self) -> None:
         """In a worker: takes over the seed that the parent found in a state, after this worker was made."""

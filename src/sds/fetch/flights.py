@@ -119,9 +119,7 @@ class Flights:
                 self._num_threads += 1
                 threading.Thread(target=self._work, name=f"download-{self._num_threads}", daemon=True).start()
 
-    def join(
-        self, key: str, url: str, version: str | None, options: StoreOptions, waiter: Waiter, slot: int
-    ) -> Flight:
+    def join(self, key: str, url: str, version: str | None, options: StoreOptions, waiter: Waiter, slot: int) -> Flight:
         """Waits for an object with whoever does already, or sends a new flight for it. Under the lock."""
         flight = self._flights.get(key)
         if flight is None:
@@ -373,7 +371,9 @@ class Flights:
                 error = unusable
         self._return_room(flight)
         counts, waiters = flight.counts, flight.waiters
-        if isinstance(error, FetchError):  # others may have better credentials or more patience: they try for themselves
+        if isinstance(
+            error, FetchError
+        ):  # others may have better credentials or more patience: they try for themselves
             for waiter, slot, options in waiters:
                 if options is not flight.options:
                     self.join(flight.key, flight.url, flight.version, options, waiter, slot)

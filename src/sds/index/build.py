@@ -147,8 +147,10 @@ def _with_columns(table: pa.Table, gathered: Gathered, options: IndexOptions) ->
 
 def _missing(option: str, name: str, there: Sequence[str], queried: bool) -> SchemaError:
     place = "the query's result" if queried else "the source"
-    close = [name[1:]] if name[:1] == "." and name[1:] in there else difflib.get_close_matches(name, there, n=1)
-    meant = f"did you mean {close[0]!r}{', without the dot' if name == f'.{close[0]}' else ''}? " if close else ""
+    close = difflib.get_close_matches(name, there, n=1)
+    meant = f"did you mean {close[0]!r}? " if close else ""
+    if option == "columns_to_download" and name.startswith("."):
+        meant = f"did you mean {name[1:]!r}, without the dot? "
     hint = f"{meant}the columns there are: {', '.join(there) or 'none'}"
     if option == "columns_to_download":
         hint += "; allow_missing_columns=True gives None instead"

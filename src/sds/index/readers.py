@@ -89,10 +89,6 @@ def _stream(path: Path, format_: Format) -> Any:
 def _read_csv(path: Path, format_: Format, text: Collection[str]) -> ReadFile:
     from pyarrow import csv
 
-    with _stream(path, format_) as stream:
-        if not stream.read(1):
-            return ReadFile(pa.table({}), ())
-
     def read(types: dict[str, pa.DataType]) -> pa.Table:
         with _stream(path, format_) as stream:
             return csv.read_csv(
@@ -105,7 +101,12 @@ def _read_csv(path: Path, format_: Format, text: Collection[str]) -> ReadFile:
             )
 
     types = dict.fromkeys(text, pa.string())
-    table = read(types)
+    try:
+        table = read(types)
+    except pa.ArrowInvalid as e:
+        if "Empty CSV file" not in str(e):
+            raise
+        return ReadFile(pa.table({}), ())  # nothing in it, or nothing but blank lines: no rows, but no damage
     dated = [field.name for field in table.schema if not is_temporal_free(field.type)]
     if dated:  # rare: a text file has no dates, and a sample no use for them
         table = read(types | dict.fromkeys(dated, pa.string()))
