@@ -78,6 +78,29 @@ def test_wrong_credentials(dst: Path, s3: S3Server, bucket: str) -> None:
     for verb in (client.head, client.read, client.list):
         with pytest.raises(AccessDenied):
             verb(f"s3://{bucket}/key")
+    right = FetchClient(FetchOptions(dst=str(dst), settings=s3.storage_options))
+    for i in range(20):  # who asks for the same at the same time, with the right ones, has it
+        s3.put(bucket, f"{i}", BODY)
+        (denied,) = client.submit([[(f"s3://{bucket}/{i}", None)]])
+        assert get(right, f"s3://{bucket}/{i}") == BODY
+        denied.release()
+    right.close()
+    client.close()
+
+
+def test_an_object_that_was_written_to_since_it_was_listed(dst: Path, s3: S3Server, bucket: str) -> None:
+    s3.put(bucket, "listed/key", BODY)
+    client = FetchClient(FetchOptions(dst=str(dst), settings=s3.storage_options))
+    (info,) = client.list(f"s3://{bucket}/listed")
+    (ticket,) = client.submit([[(info.url, info.version)]])
+    assert Path(ticket.take()[0]).read_bytes() == BODY
+    s3.put(bucket, "listed/other", BODY)
+    (_, other) = client.list(f"s3://{bucket}/listed")
+    s3.put(bucket, "listed/other", BODY[::-1])
+    (ticket,) = client.submit([[(other.url, other.version)]])
+    with pytest.raises(FetchError, match="not the one that the index names") as caught:
+        ticket.take()
+    assert "hint:" in str(caught.value) and "open the dataset again" in str(caught.value)
     client.close()
 
 

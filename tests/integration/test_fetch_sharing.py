@@ -298,7 +298,7 @@ def test_threads_of_one_client(http_server: HTTPServer, dst: Path, new_name: Cal
 def test_a_pause_longer_than_the_timeout_is_no_failure(
     http_server: HTTPServer, dst: Path, new_name: Callable[[], str]
 ) -> None:
-    """A trainer that validates holds its files, and its own threads wait for the next ones: all goes on when it does."""
+    """A trainer that validates holds its files, and its own threads wait for the next ones, until it goes on."""
     urls = fetching.publish(http_server, new_name(), [10_000] * 8)
     client = FetchClient(FetchOptions(dst=str(dst), limit=40_000, timeout_s=0.3))
     tickets = client.submit([[(url, None)] for url in urls])

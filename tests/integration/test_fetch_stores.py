@@ -46,6 +46,23 @@ def test_put_head_read_list_download(
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == ["whole.bin"]
 
 
+def test_a_download_in_parts_of_an_object_that_changes(
+    client: FetchClient, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sds.fetch.client._PART", 10)
+    url, read = f"s3://{bucket}/growing", client.read
+    client.put(url, b"first" * 5)
+
+    def write_then_read(*args: Any) -> bytes:
+        client.put(url, b"other" * 5)
+        return read(*args)
+
+    monkeypatch.setattr(client, "read", write_then_read)
+    with pytest.raises(IntegrityError, match="changed while it was read"):
+        client.download(url, tmp_path / "x")
+    assert not list(tmp_path.glob(".x*")) and not (tmp_path / "x").exists()
+
+
 def test_another_version_is_another_file(client: FetchClient, bucket: str) -> None:
     url = f"s3://{bucket}/changing"
     found = []

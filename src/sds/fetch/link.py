@@ -105,8 +105,8 @@ class Link:
         id = pending.request.id
         with self._state:
             is_here, is_deferred = pending.is_here, pending.is_deferred
-            if not is_here:
-                self._awaited.add(id)  # from here on, `_take` sends the Want if it learns that it was put off
+            # from here on, `_take` sends the Want if it learns that it was put off, and `_trim` leaves it alone
+            self._awaited.add(id)
         try:
             if not is_here:
                 # what was let go of may be the room that this one waits for

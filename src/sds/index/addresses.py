@@ -68,7 +68,7 @@ def join(folder: str, relative: str) -> str:
 
 
 def literal(folder: str, relative: str) -> str:
-    """A relative path as it must be written below a folder: behind http, '%', '#' and '?' of a file name are escaped."""
+    """A relative path as it is written below a folder: behind http, the '%', '#' and '?' of a file name are escaped."""
     if is_http(folder):
         for letter, escape in ESCAPES:
             relative = relative.replace(letter, escape)

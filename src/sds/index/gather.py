@@ -20,10 +20,10 @@ from sds.errors import ObjectNotFound, SourceNotFound
 from sds.index import addresses
 from sds.index.grouping import group_samples
 from sds.index.options import IndexOptions
+from sds.index.parts import IndexFile, SampleFiles, Source
 from sds.index.readers import ReadFile, read_index_file
 from sds.index.remote import OpenRemote
 from sds.index.resolve import move_base, refuse_local, resolve
-from sds.index.source import IndexFile, SampleFiles, Source
 from sds.index.unify import NamedTable, common_schema, concatenate, is_text
 from sds.urls import is_remote
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from sds.errors import OptionError, SchemaError, SourceError
 from sds.index import addresses
-from sds.index.source import SampleFiles
+from sds.index.parts import SampleFiles
 from sds.urls import redact
 
 __all__ = ["extensions", "group_samples", "split_path"]

@@ -12,8 +12,9 @@ import pyarrow as pa
 
 from sds.index import addresses
 from sds.index.options import IndexOptions
+from sds.index.parts import IndexFile, Source
 from sds.index.remote import OpenRemote
-from sds.index.source import IndexFile, Source, SourceLike, find_source
+from sds.index.source import SourceLike, find_source
 from sds.index.store import Store
 from sds.index.table import IndexFacts, Manifest, TableIndex
 from sds.urls import is_remote

@@ -23,7 +23,7 @@ import pyarrow as pa
 from sds.errors import CacheError, SourceError
 from sds.index import lock
 from sds.index.options import IndexOptions
-from sds.index.source import Source
+from sds.index.parts import Source
 from sds.index.table import Manifest, TableIndex
 
 __all__ = ["Store"]

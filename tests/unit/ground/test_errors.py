@@ -97,7 +97,7 @@ def test_no_secret_of_a_url_is_shown():
     "url",
     [
         "https://host/a b.csv?sig=hunter2",
-        "https://host/it's \"b\".csv?sig=hunter2 hunter2",
+        'https://host/it\'s "b".csv?sig=hunter2 hunter2',
         "az://c/k?sig=hunter2",
         "https://host/a#hunter2",
         "https://me:hunt@hunter2@host/a",

@@ -154,7 +154,7 @@ def test_notes_of_earlier_versions_go_too(tmp_path, dst, open_):
     assert files(dst) == [".json"]
 
 
-@pytest.mark.parametrize("src", [lambda: [], type("Provider", (), {"rows": lambda self, ids: []})()])
+@pytest.mark.parametrize("src", [lambda ids: ids, type("Provider", (), {"rows": lambda self, ids: []})()])
 def test_data_providers_are_not_available_yet(open_, src):
     with pytest.raises(OptionError, match="data provider, which is not available yet"):
         open_(src)

@@ -90,7 +90,7 @@ def test_no_file_with_a_wanted_extension_says_which_there_are(tmp_path, open_):
 def test_an_extension_with_its_dot_is_told_to_be_without(tmp_path, open_):
     root = make(tmp_path / "d", "a.jpg", "a.txt")
     for columns in ([".jpg"], ["txt", ".jpg"]):
-        with pytest.raises(SchemaError, match="hint: .*without the dot"):
+        with pytest.raises(SchemaError, match=r"hint: .*without the dot"):
             open_(root, columns_to_download=columns)
 
 

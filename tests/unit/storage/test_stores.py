@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from sds.errors import AccessDenied, OptionError, UnsupportedSource
-from sds.storage import StoreOptions, Stores
+from sds.storage import StoreOptions, Stores, is_other
 from sds.storage import store as store_module
+from sds.storage.cloud import bare_tag
+from sds.storage.listing import list_below
 from sds.storage.web import WebStore, _is_odd
+from sds.types import ObjectInfo
 
 
 def test_equal_options_share_a_store() -> None:
@@ -113,3 +117,31 @@ def test_headers_for_a_host_are_for_that_host_alone() -> None:
         store.open("x")  # plain, but obstore would carry such a header along
     assert sent[0] == ("https://h/x", {"X-Api-Key": "SECRET"})
     assert all(headers == {} for _, headers in sent[1:])
+
+
+def test_tags_are_spelled_in_one_way() -> None:
+    assert bare_tag('"Wabc/W"') == bare_tag('W/"Wabc/W"') == "Wabc/W"
+    assert is_other("abc", "abd") and not is_other("abc", "abc") and not is_other("abc", None)
+    assert not is_other("abc", "10-1700000000.000000") and not is_other("10-", "abc")
+    assert is_other("0123456789-5", "0123456789-6")  # of uploads in parts
+
+
+def test_a_listing_tries_one_prefix_again_not_all() -> None:
+    asked: list[str] = []
+
+    class Flaky:
+        def list_folder(self, prefix: str) -> tuple[list[str], list[ObjectInfo]]:
+            asked.append(prefix)
+            return ([f"a/{i}/" for i in range(20)] if prefix == "a/" else []), []
+
+        def list_all(self, prefix: str) -> Iterator[list[ObjectInfo]]:
+            asked.append(prefix)
+            if prefix == "a/7/" and asked.count(prefix) == 1:
+                raise TimeoutError
+            yield [ObjectInfo(f"{prefix}x", 1, "v")]
+
+    stores = Stores()
+    stores._store = lambda *_: Flaky()  # type: ignore[method-assign, return-value, assignment]
+    found = list_below(stores, "s3://b/a", StoreOptions())
+    assert len(found) == 20 and found[0].url == "s3://b/a/0/x"
+    assert asked.count("a/7/") == 2 and len(asked) == 22
