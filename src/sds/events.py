@@ -23,7 +23,7 @@ __all__ = ["STAGES", "Event", "Probe", "Stats", "Tally"]
 STAGES = ("fetch", "decode", "transform", "collate", "device", "consumer")
 
 _KNOBS = {
-    "fetch": "raise num_downloading_workers or prefetch, or give the cache more room (cache_limit)",
+    "fetch": "try another num_downloading_workers, or give the cache more room (cache_limit)",
     "decode": "raise the loader's num_threads or num_workers, or ask for a smaller resolution",
     "transform": "use num_workers > 0 for Python-heavy transforms",
     "collate": "use num_workers > 0, or return smaller tensors",

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import fetching
-from sds.errors import ObjectNotFound, UnsupportedSource
+from sds.errors import IntegrityError, ObjectNotFound, UnsupportedSource
 from sds.fetch import FetchClient, FetchOptions
 from sds.fetch import client as client_module
 from sds.testing import HTTPServer, S3Server

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from sds.dataset.leases import must_hold
 from sds.dataset.pipeline import Job, Pipeline
-from sds.dataset.policy import FailurePolicy
+from sds.dataset.policy import FailurePolicy, everything_dropped
 from sds.errors import SdsError, TooManyFailures
 from sds.fetch import FetchClient, Ticket
 from sds.seeds import derive_key
@@ -58,6 +58,7 @@ class Delivery:
         """Samples of another row, chosen by (seed, epoch, position, attempt), in the place of a job's."""
         pipeline = self.pipeline
         seed = pipeline.options.shuffle_seed or 0
+        num_dropped = 0
         for attempt in range(1, _MAX_STAND_INS + 1):
             row_id = derive_key(seed, "stand-in", job.epoch, job.position, attempt) % len(pipeline.index)
             other = pipeline.prepare(pipeline.index.rows([row_id])[0], job.epoch, job.position)
@@ -67,6 +68,9 @@ class Delivery:
             if samples:
                 self.tally.count("stand_ins")
                 return samples
+            num_dropped += samples is not None
+        if num_dropped == _MAX_STAND_INS:
+            raise everything_dropped(num_dropped, num_dropped)
         raise TooManyFailures(
             f"no stand-in could be made for sample {job.row.key!r}: {_MAX_STAND_INS} other rows failed or were dropped",
             hint="dataset.quarantine() says why; do the transforms drop nearly everything?",

@@ -184,6 +184,13 @@ def _check_settings(settings: Any) -> None:
             meant = f"did you mean {close[0]!r}? " if close else ""
             hint = f"{meant}known: {', '.join(sorted(STORAGE_OPTIONS))}; others under their scheme: {{'s3': {{...}}}}"
             raise OptionError(f"storage_options has an unknown entry: {name!r}", hint=hint)
+    for place in (settings, *(value for value in settings.values() if isinstance(value, Mapping))):
+        endpoint = place.get("endpoint")
+        if endpoint is not None and not str(endpoint).startswith(("http://", "https://")):
+            raise OptionError(
+                f"storage_options has an endpoint without a scheme: {endpoint!r}",
+                hint="http://host:port or https://host",
+            )
 
 
 def check_choice(keyword: str, value: Any, choices: Iterable[str]) -> None:

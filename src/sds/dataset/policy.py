@@ -15,7 +15,7 @@ from sds.errors import CacheError, SdsError, TooManyFailures, TransformError
 from sds.events import Tally
 from sds.types import Failure, Row
 
-__all__ = ["FailurePolicy"]
+__all__ = ["FailurePolicy", "everything_dropped"]
 
 log = logging.getLogger("sds")
 
@@ -56,6 +56,8 @@ class FailurePolicy:
         if self.options.print_exceptions or self.options.print_traceback:
             trace = error if self.options.print_traceback else None
             log.warning("sample %s failed: %s", row.key, error.message, exc_info=trace)
+        elif self._num_failures == 1:  # once, so that nobody trains on less than they think
+            log.warning("sample %s failed and is left out: %s (others are counted in silence)", row.key, error.message)
         else:
             log.debug("sample %s failed: %s", row.key, error.message)
         self.check()
@@ -82,11 +84,7 @@ class FailurePolicy:
         if attempts and failures == attempts and self.options.on_error == "skip":
             raise self._too_many()
         if dropped >= _ALL_OF_THE_FIRST and dropped + failures == attempts:
-            raise TransformError(
-                f"the transforms dropped every sample: {dropped} of {attempts}",
-                hint="a transform that returns None drops its sample: does one of them forget its `return sample`?",
-                stage="transform",
-            )
+            raise everything_dropped(dropped, attempts)
 
     def quarantine(self) -> list[Failure]:
         """The rows that failed, each failure once."""
@@ -114,13 +112,23 @@ class FailurePolicy:
         first = self._quarantine[0]
         budget = self.options.max_failures
         allowed = f"max_failures={budget}" + ("" if isinstance(budget, int) else " as a share")
+        own = f"{self._first.hint}; " if self._first is not None and self._first.hint else ""
         error = TooManyFailures(
             f"too many samples failed: {self._num_failures} of {self._num_attempts} ({allowed}); the first was "
             f"{first.key!r} at stage {first.stage}: {first.reason}",
-            hint="dataset.quarantine() lists them; mend the data, or raise max_failures",
+            hint=f"{own}dataset.quarantine() lists them; mend the data, or raise max_failures",
             url=first.url,
             key=first.key,
             stage=first.stage,
         )
         error.__cause__ = self._first
         return error
+
+
+def everything_dropped(num_dropped: int, num_attempts: int) -> TransformError:
+    """The error for transforms that leave nothing."""
+    return TransformError(
+        f"the transforms dropped every sample: {num_dropped} of {num_attempts}",
+        hint="a transform that returns None drops its sample: does one of them forget its `return sample`?",
+        stage="transform",
+    )

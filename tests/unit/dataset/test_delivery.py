@@ -106,8 +106,11 @@ class TestStandIns:
         assert dataset.stats().stand_ins == 1
 
     def test_that_cannot_be_made_are_an_error(self, make):
+        def fail_or_drop(sample):
+            assert sample["__sample_key__"] > "020", "broken"
+
         with pytest.raises(TooManyFailures, match="stand-in") as caught:
-            batches(make(transforms=[lambda sample: None]))
+            batches(make(transforms=[fail_or_drop], max_failures=1.0))
         assert caught.value.hint
 
 

@@ -78,6 +78,8 @@ IMPOSSIBLE = [
     ("storage_options", 5),
     ("storage_options", "endpoint"),
     ("storage_options", {"endpont": "http://127.0.0.1:1"}),
+    ("storage_options", {"endpoint": "127.0.0.1:9000"}),
+    ("storage_options", {"s3": {"endpoint": "127.0.0.1:9000"}}),
     ("storage_options", {"s4": {"endpoint": "http://127.0.0.1:1"}}),
     ("dst", ""),
     ("dst", 5),

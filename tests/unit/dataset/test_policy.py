@@ -6,9 +6,10 @@ import logging
 
 import pytest
 
+import sds
 from sds.dataset.options import FailureOptions
 from sds.dataset.policy import FailurePolicy
-from sds.errors import DecodeError, FetchError, TooManyFailures, TransformError
+from sds.errors import CacheFull, DecodeError, FetchError, TooManyFailures, TransformError
 from sds.events import Tally
 from sds.types import Row
 
@@ -132,7 +133,7 @@ def test_what_a_worker_counted_is_counted_once_in_the_main_process():
 @pytest.mark.parametrize(
     ("options", "level", "with_traceback"),
     [
-        ({}, "DEBUG", False),
+        ({}, "WARNING", False),  # the first one, at least
         ({"print_exceptions": True}, "WARNING", False),
         ({"print_traceback": True}, "WARNING", True),
     ],
@@ -159,3 +160,30 @@ def test_an_epoch_that_the_transforms_dropped_whole_is_an_error():
     assert "return sample" in caught.value.hint
     counts.succeeded(1)
     counts.end_of_epoch()  # one is enough
+
+
+def test_transforms_that_forget_to_return_are_told_so_by_a_loader(make):
+    with pytest.raises(TransformError, match="dropped every sample") as caught:
+        list(sds.StreamingDataLoader(make(transforms=[lambda sample: None]), 4))
+    assert "return sample" in caught.value.hint
+
+
+def test_the_first_failure_is_said_once(caplog):
+    counts = policy(5)
+    with caplog.at_level(logging.WARNING, logger="sds"):
+        fail(counts, 3)
+    assert [record.getMessage() for record in caplog.records] == [
+        "sample k0 failed and is left out: broken 0 (others are counted in silence)"
+    ]
+
+
+def test_a_full_cache_is_no_fault_of_a_sample():
+    with pytest.raises(CacheFull):
+        policy(1.0).failed(Row(0, "k0", {}), CacheFull("no room"))
+
+
+def test_the_hint_of_the_first_cause_is_passed_on():
+    counts = policy(0)
+    with pytest.raises(TooManyFailures) as caught:
+        counts.failed(Row(0, "k0", {}), FetchError("gone", hint="look there"))
+    assert caught.value.hint.startswith("look there; ")

@@ -5,7 +5,7 @@ import itertools
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sds.index.fingerprint import fingerprint
@@ -21,6 +21,7 @@ def of(values, type_, cuts=()):
     return fingerprint(pa.table({"x": pa.chunked_array(chunks, type_)}), salt="")
 
 
+@settings(deadline=None)
 @given(
     data=st.one_of(
         st.tuples(TEXTS, st.just(pa.string())),
@@ -43,11 +44,13 @@ def test_cuts_into_chunks_leave_no_trace(data, cuts):
     assert fingerprint(pa.table({"x": whole[len(values) :]}), salt="") == of(values, type_)  # nor does an offset
 
 
+@settings(deadline=None)
 @given(a=TEXTS, b=TEXTS)
 def test_other_texts_have_another_fingerprint(a, b):
     assert (of(a, pa.string()) == of(b, pa.string())) == (a == b)
 
 
+@settings(deadline=None)
 @given(a=NESTED, b=NESTED)
 def test_other_lists_have_another_fingerprint(a, b):
     type_ = pa.list_(pa.int64())

@@ -72,7 +72,7 @@ class TestErrors:
             raise kind("no batch")
 
         loader = sds.StreamingDataLoader(make(), 4, collate_fn=collate)
-        with pytest.raises(TransformError, match="samples cannot be collated: .*no batch") as caught:
+        with pytest.raises(TransformError, match=r"samples cannot be collated: .*no batch") as caught:
             list(loader)
         assert isinstance(caught.value.__cause__, kind)
         assert not our_threads()
