@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 _REASON = re.compile(r"(Connection refused|dns error|No route to host|Network is unreachable|invalid peer certificate)")
 _STATUS = re.compile(r"status code: (\d{3})")
-_TIMEOUT = re.compile(r"timed? ?out", re.IGNORECASE)  # obstore says it only in the dump
+_TIMEOUT = re.compile(r"(?<!retry_)timed? ?out", re.IGNORECASE)  # obstore says it only in the dump
 _MAX_PAUSE_S = 5.0
 
 
@@ -47,6 +47,10 @@ def translate(error: Exception, url: str) -> tuple[SdsError, bool]:
     status = _STATUS.search(cause)
     if status is not None:
         return of_status(int(status[1]), url, cause)
+    reason = _REASON.search(whole)
+    if reason is not None:  # the dump names it, the first paragraph does not
+        hint = "is the endpoint right (storage_options={'endpoint': ...}), and does a server listen there?"
+        return FetchError(f"object could not be fetched: {url}: {reason[1]}: {cause}", hint=hint, url=url), True
     if isinstance(error, TimeoutError) or _TIMEOUT.search(whole):
         return FetchTimeout(
             f"no answer in time: {url}: {cause}", hint="raise `timeout`, or look at the network", url=url
@@ -54,10 +58,6 @@ def translate(error: Exception, url: str) -> tuple[SdsError, bool]:
     if "Missing" in cause and "Key" in cause:
         return _denied(url), False
     hint = "the network or the store failed; raise num_downloading_retries if this passes by itself"
-    reason = _REASON.search(whole)
-    if reason is not None:  # the dump names it, the first paragraph does not
-        cause = f"{cause} ({reason[1].strip()})"
-        hint = "is the endpoint right (storage_options={'endpoint': ...}), and does a server listen there?"
     return FetchError(f"object could not be fetched: {url}: {cause}", hint=hint, url=url), True
 
 

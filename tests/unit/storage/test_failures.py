@@ -43,6 +43,12 @@ DUMP = '\n\nDebug source:\nGeneric { source: reqwest::Error { url: "https://h/?s
         (obs.GenericError("status code: 429 x"), FetchError, True),
         (obs.GenericError("status code: 408 x"), FetchError, True),
         (obs.GenericError("error sending request"), FetchError, True),
+        (
+            obs.GenericError("error sending request\n\nDebug source: retry_timeout: 180s Connection refused"),
+            FetchError,
+            True,
+        ),
+        (obs.GenericError("error sending request\n\nDebug source: retry_timeout: 180s"), FetchError, True),
         (obs.GenericError(f"error sending request{DUMP} TimedOut"), FetchTimeout, True),
         (obs.GenericError("operation timed out"), FetchTimeout, True),
         (TimeoutError("x"), FetchTimeout, True),
