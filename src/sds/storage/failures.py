@@ -36,7 +36,8 @@ def translate(error: Exception, url: str) -> tuple[SdsError, bool]:
     if isinstance(error, SdsError):
         return error, isinstance(error, FetchTimeout | IntegrityError)
     if isinstance(error, FileNotFoundError | obs.NotFoundError):
-        hint = "check the bucket, the key and the endpoint; a deleted object must leave the index too"
+        place = "the address" if url.startswith("http") else "the bucket, the key and the endpoint"
+        hint = f"check {place}; a deleted object must leave the index too"
         return ObjectNotFound(f"object not found: {url}", hint=hint, url=url), False
     if isinstance(error, PermissionError | obs.PermissionDeniedError | obs.UnauthenticatedError):
         return _denied(url), False
