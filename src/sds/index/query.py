@@ -112,7 +112,8 @@ def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
 def _refuse_samples(tree: dict[str, Any]) -> None:
     for node in _nodes(tree):
         sample = node.get("sample")
-        if isinstance(sample, dict) and not sample.get("repeatable"):
+        # DuckDB 1 says only `seed`, with -1 for none; DuckDB 2 says `repeatable` too
+        if isinstance(sample, dict) and not sample.get("repeatable", sample.get("seed", -1) != -1):
             raise QueryError(
                 "sql_query draws a sample that is another one each time",
                 hint="give it a seed: TABLESAMPLE reservoir(1000 ROWS) REPEATABLE (42)",
