@@ -43,10 +43,7 @@ class Delivery:
             ticket.release()
             raise
         self.policy.succeeded(len(samples))
-        if must_hold(samples, ticket):
-            held.append(ticket)
-        else:
-            ticket.release()
+        _settle(samples, ticket, held)
         return samples
 
     def fill(self, job: Job, ticket: Ticket, held: list[Ticket]) -> list[Sample]:
@@ -84,8 +81,13 @@ class Delivery:
         except BaseException:
             ticket.release()
             raise
-        if must_hold(samples, ticket):
-            held.append(ticket)
-        else:
-            ticket.release()
+        _settle(samples, ticket, held)
         return samples
+
+
+def _settle(samples: list[Sample], ticket: Ticket, held: list[Ticket]) -> None:
+    """Holds the files that samples still name, and lets go of others."""
+    if must_hold(samples, ticket):
+        held.append(ticket)
+    else:
+        ticket.release()
