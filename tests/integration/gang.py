@@ -85,8 +85,11 @@ def differing(args):
 
 def failing(args):
     """One rank cannot make its dataset, or dies, or never comes; the others wait for it at their first step."""
+    store = dist.distributed_c10d._get_default_store()
+    store.set(f"gang/{dist.get_rank()}", "has met the others")
     if dist.get_rank() == args["rank"]:
-        if args["how"] == "dies":
+        if args["how"] == "dies":  # not while another rank is still inside init_process_group: that is torch's to tell
+            store.wait([f"gang/{rank}" for rank in range(dist.get_world_size())])
             os.kill(os.getpid(), signal.SIGKILL)
         if args["how"] == "is late":
             time.sleep(30)
