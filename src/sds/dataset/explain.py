@@ -37,7 +37,8 @@ def explain(options: Options, index: Index, plan: Plan, world: World) -> str:
     if options.unaligned:
         lines.append(f"partition: none: each rank goes through all {plan.length(0)} samples, in an order of its own")
     else:
-        lines.append(f"partition: rank {rank} of {size}: {-(-plan.length(0) // size)} samples an epoch, interleaved")
+        how = "interleaved" if plan.shares == 1 else f"node-affine: {plan.shares} shares of rows that stay with a node"
+        lines.append(f"partition: rank {rank} of {size}: {-(-plan.length(0) // size)} samples an epoch, {how}")
     fetch = options.fetch
     limit = "no limit" if fetch.limit is None else f"limit {format_bytes(fetch.limit)}"
     lines.append(f"cache: {fetch.dst} ({limit}, policy {fetch.policy}); prefetch {options.prefetch} samples")

@@ -73,6 +73,7 @@ class Options:
     refill_below: int | None = None
     infinite: bool = False
     unaligned: bool = False
+    node_affine: bool | int = False
 
     @property
     def source_text(self) -> str:
@@ -124,6 +125,12 @@ def sort_keywords(given: Mapping[str, Any]) -> Options:
         check_count("min_num_pending_tasks_thresh", given["min_num_pending_tasks_thresh"], minimum=0)
     for keyword in _FLAGS:
         check_flag(keyword, given[keyword])
+    affine = given["node_affine"]
+    if not isinstance(affine, bool):
+        check_count("node_affine", affine, minimum=1)
+    if affine and given["unaligned_worker_index"]:
+        hint = "with unaligned_worker_index every rank reads all rows: leave one of them out"
+        raise OptionError("node_affine and unaligned_worker_index exclude each other", hint=hint)
     seed = given["shuffle_seed"]
     if seed is not None:
         check_count("shuffle_seed", seed, minimum=-1)
@@ -166,6 +173,7 @@ def sort_keywords(given: Mapping[str, Any]) -> Options:
         refill_below=given["min_num_pending_tasks_thresh"],
         infinite=bool(given["infinite_iteration"]),
         unaligned=bool(given["unaligned_worker_index"]),
+        node_affine=given["node_affine"],
     )
 
 

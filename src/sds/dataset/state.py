@@ -27,6 +27,7 @@ class PlanKey(msgspec.Struct, frozen=True):
     seed: int | None
     query: str | None
     unaligned: bool = False
+    shares: int = 1
 
     @staticmethod
     def hash_query(query: str | None) -> str | None:
@@ -104,6 +105,11 @@ class State(msgspec.Struct, frozen=True):
             raise StateMismatch(
                 f"state is of a dataset with unaligned_worker_index={mine.unaligned}",
                 hint=f"construct the dataset with unaligned_worker_index={mine.unaligned}",
+            )
+        if mine.shares != key.shares:
+            raise StateMismatch(
+                f"state is of an order in {mine.shares} shares, this dataset has {key.shares}",
+                hint=f"construct the dataset with node_affine={mine.shares if mine.shares > 1 else False}",
             )
         if strict and (mine.fingerprint, mine.rows) != (key.fingerprint, key.rows):
             raise StateMismatch(

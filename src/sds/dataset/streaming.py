@@ -33,7 +33,7 @@ from sds.dataset.workers import is_worker, worker_identity
 from sds.events import Stats, Tally
 from sds.fetch import FetchClient, Ticket, prefetched
 from sds.index import Index, open_index
-from sds.plan import Plan, lanes
+from sds.plan import Plan, Steps, lanes, steps
 from sds.seeds import derive_key, draw_seed
 from sds.types import DataType, Failure, Sample, Transform
 from sds.world import World
@@ -84,6 +84,8 @@ class StreamingDataset(IterableDataset[Sample]):
         print_traceback: log each failure with its traceback.
         infinite_iteration: go on with the next epoch for ever; batches cross from one epoch into the next.
         unaligned_worker_index: every rank and worker goes through all rows, each in an order of its own.
+        node_affine: each node reads a share of the rows that is its own for good, so that its cache meets them again in
+            every epoch. True: as many shares as there are nodes; a number: so many. For StreamingDataLoader.
         name: names the cache folder when there is no `dst`.
         world: this process among the others. Default: detected when iteration begins.
         storage_options: endpoint, region, access_key_id, secret_access_key, session_token, anonymous, requester_pays;
@@ -129,6 +131,7 @@ class StreamingDataset(IterableDataset[Sample]):
         print_traceback: bool = False,
         infinite_iteration: bool = False,
         unaligned_worker_index: bool = False,
+        node_affine: bool | int = False,
         name: str | None = None,
         world: World | None = None,
         storage_options: dict[str, Any] | None = None,
@@ -147,6 +150,8 @@ class StreamingDataset(IterableDataset[Sample]):
         except BaseException as error:
             self._agreement.announce_failure(self.world, error)
             raise
+        affine = self._options.node_affine
+        self._num_shares = self.world.node[1] if affine is True else int(affine) or 1
         self._seed = self._options.shuffle_seed
         if self._seed == -1:
             self._seed = self._agreement.share_seed(self.world, draw_seed, self._patience_s)
@@ -297,6 +302,12 @@ class StreamingDataset(IterableDataset[Sample]):
         seed = None if self._seed is None else derive_key(self._seed, "lane", rank, worker)
         return Plan(len(self._index), seed), 0, 1
 
+    def steps(self, world: World, epoch: int, start: int, batch_size: int, drop_last: bool) -> Steps:
+        """The batches of a process, for a loader: as positions, from `start` on."""
+        plan, rank, size = self.share(world)
+        lap, shares = plan.length(epoch), plan.shares
+        return steps(self.horizon(epoch), start, size, rank, batch_size, drop_last, shares=shares, lap=lap)
+
     def horizon(self, epoch: int) -> int:
         """Where an iteration that begins in this epoch ends; positions past the epoch are in those that follow."""
         return INFINITE if self._options.infinite else self.plan.length(epoch)
@@ -348,7 +359,8 @@ class StreamingDataset(IterableDataset[Sample]):
     def plan_key(self) -> PlanKey:
         """What the order is a function of."""
         query = PlanKey.hash_query(self._options.index.sql_query)
-        return PlanKey(self.fingerprint, len(self._index), self._seed, query, self._options.unaligned)
+        unaligned = self._options.unaligned
+        return PlanKey(self.fingerprint, len(self._index), self._seed, query, unaligned, self._num_shares)
 
     def state_dict(self) -> dict[str, Any]:
         """Where delivery stands: a small JSON-able copy, right at every yield."""
@@ -381,7 +393,7 @@ class StreamingDataset(IterableDataset[Sample]):
         logs.set_up()
         self._tally = Tally()
         self._client = FetchClient(self._options.fetch, self._tally)
-        self.plan = Plan(len(self._index), self._seed)
+        self.plan = Plan(len(self._index), self._seed, shares=self._num_shares)
         options = dataclasses.replace(self._options, shuffle_seed=self._seed)
         pipeline = Pipeline(self._index, options, self._tally)
         self._delivery = Delivery(pipeline, FailurePolicy(self._options.failures, self._tally), self._client)

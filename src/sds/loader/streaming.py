@@ -30,7 +30,7 @@ from sds.loader.collate import collate
 from sds.loader.steps import step_jobs
 from sds.loader.threads import ThreadedBatches
 from sds.loader.workers import EPOCH, POSITION, Envelope, StepStream, WorkerTraceback
-from sds.plan import Steps, steps
+from sds.plan import Steps
 from sds.types import Sample
 from sds.world import World
 
@@ -137,8 +137,7 @@ class StreamingDataLoader:
         return len(self._steps(self.dataset.epoch, 0))
 
     def _steps(self, epoch: int, start: int) -> Steps:
-        _, rank, size = self.dataset.share(self.world)
-        return steps(self.dataset.horizon(epoch), start, size, rank, self.batch_size, self.drop_last)
+        return self.dataset.steps(self.world, epoch, start, self.batch_size, self.drop_last)
 
     def __iter__(self) -> Iterator[Any]:
         """The batches of the current epoch, from its start or from where a loaded state says."""

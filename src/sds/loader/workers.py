@@ -24,7 +24,6 @@ from sds.dataset.workers import worker_identity
 from sds.errors import SdsError, TransformError
 from sds.fetch import Ticket
 from sds.loader.steps import Collate, finish_step, step_jobs
-from sds.plan import steps
 from sds.types import Failure, Sample
 from sds.world import World
 
@@ -106,8 +105,8 @@ class StepStream(IterableDataset[Envelope]):
         dataset.follow_seed()
         delivery = dataset.delivery
         epoch, start = self._where[EPOCH], self._where[POSITION]
-        plan, rank, size = dataset.share(self._world)
-        todo = steps(dataset.horizon(epoch), start, size, rank, self._batch_size, self._drop_last)
+        plan, _, _ = dataset.share(self._world)
+        todo = dataset.steps(self._world, epoch, start, self._batch_size, self._drop_last)
         mine = range(worker, len(todo), num_workers)
         leases = Leases(self._num_held)
         jobs = step_jobs(delivery, plan, epoch, todo, mine, *dataset.window)

@@ -30,12 +30,19 @@ def steps(
     data_rank: SupportsIndex,
     batch_size: SupportsIndex,
     drop_last: bool = False,
+    *,
+    shares: SupportsIndex = 1,
+    lap: SupportsIndex | None = None,
 ) -> Steps:
     """One rank's batches of an epoch.
 
     Step s holds the positions [start + s*D*B, start + (s+1)*D*B) for D ranks with batches of B, and rank d takes the
     d-th slice of B: the global batches depend on D*B only. Of a tail of r positions each rank takes ceil(r/D); the
     repeats that this needs, at most D-1, wrap around inside the tail.
+
+    With `shares`, the positions of a full step are dealt out share by share: those of share 0 to the first ranks, and
+    so on. The global batches stay the same, and with as many shares as nodes (of consecutive ranks) each node reads
+    the rows of its own share only. A step that cannot be divided equally is dealt out in order, as without shares.
 
     Args:
         length: positions in the epoch.
@@ -44,9 +51,20 @@ def steps(
         data_rank: which of them this is.
         batch_size: B, samples per rank and step.
         drop_last: leave the tail out.
+        shares: those of the plan.
+        lap: positions of one epoch, where `length` spans several. Default: `length`.
     """
     length, start, data_size, data_rank = _check_share(length, start, data_size, data_rank)
-    return Steps(length, start, data_size, data_rank, whole("batch_size", batch_size, least=1), bool(drop_last))
+    return Steps(
+        length,
+        start,
+        data_size,
+        data_rank,
+        whole("batch_size", batch_size, least=1),
+        bool(drop_last),
+        whole("shares", shares, least=1),
+        length if lap is None else whole("lap", lap, least=1),
+    )
 
 
 def lanes(
@@ -99,6 +117,8 @@ class Steps:
     data_rank: int
     batch_size: int
     drop_last: bool = False
+    shares: int = 1
+    lap: int = 0
 
     @property
     def global_batch_size(self) -> int:
@@ -120,11 +140,22 @@ class Steps:
         first = self.start + _resolve(k, len(self)) * self.global_batch_size
         left = self.length - first
         if left >= self.global_batch_size:
-            first += self.data_rank * self.batch_size
-            return np.arange(first, first + self.batch_size, dtype=np.int64)
+            slot = self.data_rank * self.batch_size
+            slots = np.arange(slot, slot + self.batch_size, dtype=np.int64)
+            return first + (slots if self.shares == 1 else self._dealt(first, slots))
         share = -(-left // self.data_size)
         slots = np.arange(self.data_rank * share, (self.data_rank + 1) * share, dtype=np.int64)
         return first + slots % left
+
+    def _dealt(self, first: int, slots: IntArray) -> IntArray:
+        """Slots of a full step, counted share by share -> counted from its first position."""
+        per_share, left_over = divmod(self.global_batch_size, self.shares)
+        place = first % self.lap
+        if left_over or place + self.global_batch_size > self.lap:
+            return slots
+        share, turn = np.divmod(slots, per_share)
+        dealt: IntArray = (share - place) % self.shares + turn * self.shares
+        return dealt
 
     def __iter__(self) -> Iterator[IntArray]:
         return (self[k] for k in range(len(self)))

@@ -20,6 +20,7 @@ from sds.plan.arguments import whole
 from sds.plan.bijection import Bijection, Identity, IntArray
 from sds.plan.blocks import DEFAULT_REACH, BlockPermutation, check_chunk_sizes
 from sds.plan.permutation import MAX_ROWS, Permutation
+from sds.plan.shares import SharedOrder, share_sizes
 
 __all__ = ["Plan"]
 
@@ -36,12 +37,14 @@ class Plan:
         seed: None keeps their order; a number >= 0 gives every epoch another order.
         chunk_sizes: rows of each chunk of a lazy index, read-only; None shuffles all rows at once.
         reach: how many chunks are mixed with each other when there are chunks.
+        shares: rows are divided for good into so many shares, one for each node that keeps its rows (see `steps`).
     """
 
     num_rows: int
     seed: int | None
     chunk_sizes: IntArray | None = field(repr=False)
     reach: int
+    shares: int
     _orders: dict[int, Bijection] = field(repr=False)
 
     def __init__(
@@ -51,6 +54,7 @@ class Plan:
         *,
         chunk_sizes: Sequence[int] | npt.NDArray[np.integer[Any]] | None = None,
         reach: SupportsIndex = DEFAULT_REACH,
+        shares: SupportsIndex = 1,
     ) -> None:
         rows = whole("num_rows", num_rows, least=1, most=MAX_ROWS)
         sizes = None if chunk_sizes is None else check_chunk_sizes(chunk_sizes)
@@ -59,11 +63,16 @@ class Plan:
                 f"chunk_sizes does not add up to num_rows: {int(sizes.sum())} != {rows}",
                 hint="count the rows that are left of each chunk after the query",
             )
+        num_shares = whole("shares", shares, least=1)
+        if num_shares > 1 and sizes is not None:
+            hint = "leave one of them out: chunks are mixed over the borders of shares"
+            raise OptionError("shares and chunk_sizes exclude each other", hint=hint)
         fields: dict[str, Any] = {
             "num_rows": rows,
             "seed": None if seed is None else whole("seed", seed, least=0),
             "chunk_sizes": sizes,
             "reach": whole("reach", reach, least=1),
+            "shares": min(num_shares, rows),
             "_orders": {},
         }
         for name, value in fields.items():
@@ -104,13 +113,16 @@ class Plan:
         if self.seed is None:
             return Identity(self.num_rows)
         key = seeds.derive_key(self.seed, "order", epoch)
+        if self.shares > 1:
+            sizes = share_sizes(self.num_rows, self.shares)
+            return SharedOrder([Permutation(n, seeds.derive_key(key, "share", k)) for k, n in enumerate(sizes)])
         if self.chunk_sizes is None:
             return Permutation(self.num_rows, key)
         return BlockPermutation(self.chunk_sizes, key, reach=self.reach)
 
     def _facts(self) -> tuple[Any, ...]:
         sizes = None if self.chunk_sizes is None else self.chunk_sizes.tobytes()
-        return self.num_rows, self.seed, sizes, self.reach
+        return self.num_rows, self.seed, sizes, self.reach, self.shares
 
     def __eq__(self, other: object) -> bool:
         return self._facts() == other._facts() if isinstance(other, Plan) else NotImplemented
@@ -119,8 +131,8 @@ class Plan:
         return hash(self._facts())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (self.num_rows, self.seed, self.chunk_sizes, self.reach)
+        return _rebuild, (self.num_rows, self.seed, self.chunk_sizes, self.reach, self.shares)
 
 
-def _rebuild(num_rows: int, seed: int | None, chunk_sizes: IntArray | None, reach: int) -> Plan:
-    return Plan(num_rows, seed, chunk_sizes=chunk_sizes, reach=reach)
+def _rebuild(num_rows: int, seed: int | None, chunk_sizes: IntArray | None, reach: int, shares: int) -> Plan:
+    return Plan(num_rows, seed, chunk_sizes=chunk_sizes, reach=reach, shares=shares)

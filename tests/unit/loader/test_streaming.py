@@ -10,7 +10,7 @@ import torch
 
 import sds
 import texts
-from sds.errors import OptionError
+from sds.errors import OptionError, StateMismatch
 from sds.testing import Topology, check_resume
 
 ALL = texts.ids(*range(40))
@@ -218,3 +218,63 @@ class TestTwoLoaders:
         whole = [texts.keys(sds.StreamingDataLoader(make(shuffle_seed=seed), 4)) for seed in (1, 2)]
         pairs = list(zip(one, two, strict=True))
         assert [texts.keys(part) for part in zip(*pairs, strict=True)] == whole
+
+
+class TestNodeAffinity:
+    """Two nodes with two ranks each: a row stays with its node, and nothing else changes."""
+
+    def loader(self, make, rank=0, size=4, batch_size=3, **keywords):
+        world = sds.World(rank, size, rank % 2, 2)
+        ds = make(**{"shuffle_seed": 1, "node_affine": 2, **keywords})
+        return sds.StreamingDataLoader(ds, batch_size, world=world, num_threads=1)
+
+    def steps_of_all(self, make, epochs=1, **keywords):
+        loaders = [self.loader(make, rank, **keywords) for rank in range(4)]
+        return [[texts.keys([batch]) for batch in step] for _ in range(epochs) for step in zip(*loaders, strict=True)]
+
+    def test_a_node_reads_the_same_rows_every_epoch(self, make):
+        shares = {0: set(), 1: set()}
+        for ranks in self.steps_of_all(make, epochs=3):
+            if len(ranks[0]) == 3:  # a full step
+                for rank, keys in enumerate(ranks):
+                    shares[rank // 2] |= set(keys)
+        assert not shares[0] & shares[1]
+        assert len(shares[0]) == len(shares[1]) == 20
+
+    def test_global_batches_are_those_of_one_rank(self, make):
+        alone = self.loader(make, size=1, batch_size=12)
+        for ranks, batch in zip(self.steps_of_all(make), alone, strict=True):
+            assert sorted({key for keys in ranks for key in keys}) == sorted(set(texts.keys([batch])))
+
+    def test_true_means_as_many_shares_as_nodes(self, make):
+        world = sds.World(3, 4, 1, 2)
+        with make(shuffle_seed=1, node_affine=True, world=world) as ds:
+            assert ds.plan.shares == 2
+            assert "node-affine: 2 shares" in ds.explain()
+
+    def test_it_goes_on_anywhere(self, make):
+        check_resume(
+            lambda topology, world: sds.StreamingDataLoader(
+                make(shuffle_seed=1, node_affine=2), topology.batch_size, world=world, num_threads=1
+            ),
+            [Topology(2, 3)],
+            every=3,
+        )
+        first = self.loader(make, size=2, rank=1)
+        state = [first.state_dict() for _, _ in zip(range(3), first, strict=False)][-1]
+        assert state["position"] == 18
+        rest = self.loader(make, size=1, batch_size=5)
+        rest.load_state_dict(state)
+        order = texts.ids(*make(shuffle_seed=1, node_affine=2).plan.rows(0, 0, 40).tolist())
+        assert texts.keys(rest) == order[18:]
+
+    def test_a_state_of_other_shares_is_refused(self, make):
+        state = self.loader(make).state_dict()
+        with pytest.raises(StateMismatch, match="2 shares, this dataset has 1") as caught:
+            make(shuffle_seed=1).load_state_dict(state)
+        assert "node_affine=2" in str(caught.value)
+
+    @pytest.mark.parametrize("wrong", [0, -1, "yes", 2.5])
+    def test_nonsense_is_refused(self, make, wrong):
+        with pytest.raises(OptionError, match="node_affine"):
+            make(node_affine=wrong)

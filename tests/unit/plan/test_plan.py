@@ -109,7 +109,7 @@ def test_it_is_a_frozen_value_that_travels():
         plan.seed = 3
     with pytest.raises(ValueError, match="read-only"):
         plan.chunk_sizes[0] = 1
-    assert repr(plan) == "Plan(num_rows=50, seed=1, reach=2)"
+    assert repr(plan) == "Plan(num_rows=50, seed=1, reach=2, shares=1)"
 
 
 def test_it_is_cheap_to_send_after_use():
