@@ -1,4 +1,4 @@
-"""Real servers for every test that asks for one, and a guard that no test leaves a process or a socket behind."""
+"""Real servers and datasets for tests that ask for them; a guard that none leaves a process or a socket behind."""
 
 from __future__ import annotations
 
@@ -7,10 +7,15 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import psutil
 import pytest
+
+import fetching
+import sds
+import texts
 
 pytest.register_assert_rewrite("sds.testing.contracts")  # before it is imported: its asserts show what they compared
 
@@ -74,6 +79,38 @@ def bucket(s3: S3Server, new_name: Callable[[], str]) -> str:
     name = new_name()
     s3.create_bucket(name)
     return name
+
+
+@pytest.fixture
+def dst(tmp_path: Path) -> Iterator[Path]:
+    """A cache folder whose fetch server is killed with the test: waiting for its own end would cost a second each."""
+    folder = tmp_path / "dst"
+    yield folder
+    for pid in fetching.server_pids(folder):
+        fetching.kill(pid)
+
+
+@pytest.fixture(scope="session")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return texts.write(tmp_path_factory.mktemp("source") / "texts", 40)
+
+
+@pytest.fixture
+def make(source: Path, tmp_path: Path) -> Iterator[Callable[..., sds.StreamingDataset]]:
+    """make(**options): a dataset over forty texts; make(src=...): over something else."""
+    made: list[sds.StreamingDataset] = []
+
+    def one(**options: Any) -> sds.StreamingDataset:
+        made.append(texts.make(options.pop("src", source), tmp_path / "dst", **options))
+        return made[-1]
+
+    yield one
+    was_remote = any(dataset.delivery.client.current_link() for dataset in made)
+    for dataset in made:
+        dataset.close()
+    if was_remote:  # waiting for the fetch server's own end would cost a second each time
+        for pid in fetching.server_pids(tmp_path / "dst"):
+            fetching.kill(pid)
 
 
 @pytest.fixture(autouse=True)
