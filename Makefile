@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 DEMO := $(VENV)/.demo
 AZURITE := $(VENV)/.azurite
 
-.PHONY: demo test setup azurite lint unit integration docs-test soak bench-media fuzz-media reference clean
+.PHONY: demo test setup azurite lint unit integration docs-test soak bench-media fuzz fuzz-media reference clean
 
 demo: $(DEMO)
 	$(BIN)/sds demo
@@ -60,6 +60,10 @@ soak: $(READY) $(AZURITE)
 bench-media: $(READY)
 	$(BIN)/python benchmarks/images.py
 	$(BIN)/python benchmarks/media.py
+
+# 100,000 broken indexes, cache folders and messages
+fuzz: $(READY)
+	$(BIN)/python tests/fuzz_index.py --count 100000
 
 # 10,000 broken files of each kind
 fuzz-media: $(READY)

@@ -82,8 +82,13 @@ class _Streams:
             _, offsets_buffer, data = array.buffers()
             wide = types.is_large_string(type_) or types.is_large_binary(type_)
             if len(array) and offsets_buffer is not None:
-                offsets = np.frombuffer(offsets_buffer, np.int64 if wide else np.int32)
-                offsets = offsets[array.offset : array.offset + len(array) + 1]
+                # counted: a buffer may be longer than what is used of it, by any number of bytes
+                offsets = np.frombuffer(
+                    offsets_buffer,
+                    np.int64 if wide else np.int32,
+                    count=len(array) + 1,
+                    offset=array.offset * (8 if wide else 4),
+                )
                 self._update(f"{path}l", np.diff(offsets).astype(np.uint32))
                 if data is not None:
                     self._update(f"{path}d", memoryview(data)[int(offsets[0]) : int(offsets[-1])])

@@ -58,6 +58,8 @@ def read_index_file(
             read = _read_json(path, format_, text)
         else:
             read = _read_csv(path, format_, text)
+        if format_.family in ("parquet", "arrow", "json"):  # their readers believe what a file says of its own layout
+            read.table.validate(full=True)
     except (pa.ArrowException, OSError, ValueError) as e:
         if isinstance(e, SourceError):
             raise

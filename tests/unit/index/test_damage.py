@@ -1,0 +1,36 @@
+"""Files whose layout is whole and whose content is not: found when they are read, not when a row is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyarrow import feather, parquet
+
+from sds.errors import SourceError
+
+NOT_TEXT = pa.array([b"a", b"\xff\xfe"]).view(pa.string())  # what a mistaken writer, or a flipped bit, makes
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "arrow"])
+def test_text_that_is_no_unicode(tmp_path: Path, open_, suffix: str) -> None:
+    table = pa.table({"index": ["0", "1"], "caption": NOT_TEXT})
+    src = tmp_path / f"i.{suffix}"
+    write = parquet.write_table if suffix == "parquet" else feather.write_feather
+    write(table, str(src))
+    with pytest.raises(SourceError, match=r"cannot be read: .*i\..*UTF8"):
+        open_(src)
+
+
+def test_text_in_json_that_is_no_unicode(tmp_path: Path, open_) -> None:
+    (tmp_path / "i.jsonl").write_bytes(b'{"index": "0", "caption": "\xff"}\n')
+    with pytest.raises(SourceError, match="cannot be read"):
+        open_(tmp_path / "i.jsonl")
+
+
+def test_offsets_in_a_buffer_of_odd_length(tmp_path: Path, open_, values) -> None:
+    offsets = pa.py_buffer(b"\0\0\0\0\1\0\0\0\3\0\0\0" + b"\7")
+    column = pa.StringArray.from_buffers(2, offsets, pa.py_buffer(b"abb"))
+    feather.write_feather(pa.table({"index": column}), str(tmp_path / "i.arrow"), compression="uncompressed")
+    assert [row["index"] for row in values(open_(tmp_path / "i.arrow"))] == ["a", "bb"]
