@@ -9,6 +9,7 @@ import pytest
 from pyarrow import feather, parquet
 
 from sds.errors import SourceError
+from sds.index.fingerprint import fingerprint
 
 NOT_TEXT = pa.array([b"a", b"\xff\xfe"]).view(pa.string())  # what a mistaken writer, or a flipped bit, makes
 
@@ -29,8 +30,9 @@ def test_text_in_json_that_is_no_unicode(tmp_path: Path, open_) -> None:
         open_(tmp_path / "i.jsonl")
 
 
-def test_offsets_in_a_buffer_of_odd_length(tmp_path: Path, open_, values) -> None:
-    offsets = pa.py_buffer(b"\0\0\0\0\1\0\0\0\3\0\0\0" + b"\7")
-    column = pa.StringArray.from_buffers(2, offsets, pa.py_buffer(b"abb"))
-    feather.write_feather(pa.table({"index": column}), str(tmp_path / "i.arrow"), compression="uncompressed")
-    assert [row["index"] for row in values(open_(tmp_path / "i.arrow"))] == ["a", "bb"]
+def test_offsets_in_a_buffer_of_odd_length() -> None:
+    offsets = b"\0\0\0\0\1\0\0\0\3\0\0\0"
+    longer = [pa.py_buffer(offsets + more) for more in (b"", b"7")]
+    columns = [pa.StringArray.from_buffers(2, buffer, pa.py_buffer(b"abb")) for buffer in longer]
+    plain, odd = (fingerprint(pa.table({"index": column}), salt="") for column in columns)
+    assert plain == odd
