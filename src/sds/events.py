@@ -59,12 +59,16 @@ class Stats:
     bytes_downloaded: int = 0
     requests: int = 0
     retries: int = 0
+    hedges: int = 0
     hits: int = 0
     misses: int = 0
     evictions: int = 0
+    waits: int = 0
     failures: int = 0
     stand_ins: int = 0
     dropped: int = 0
+    range_reads: int = 0
+    range_fallbacks: int = 0
     time_to_first_batch: float | None = None
     wall_s: float = 0.0
     wait_s: Mapping[str, float] = field(default_factory=dict)
@@ -103,9 +107,15 @@ class Stats:
             [
                 f"samples: {self.samples} in {self.wall_s:.2f} s ({self.rows_per_s:.0f}/s), first batch after {first}",
                 f"downloaded: {format_bytes(self.bytes_downloaded)} ({format_bytes(self.bytes_per_s)}/s) "
-                f"in {self.requests} requests, {self.retries} retries",
+                f"in {self.requests} requests, {self.retries} retries, {self.hedges} hedges",
                 f"cache: {self.hits} hits, {self.misses} misses ({self.hit_rate:.1%} hit rate), "
-                f"{self.evictions} evictions",
+                f"{self.evictions} evictions"
+                + (f", {self.waits} waits for room ({self.wait_s.get('room', 0.0):.1f} s)" if self.waits else ""),
+                *(
+                    [f"by ranges: {self.range_reads} files, {self.range_fallbacks} of them fetched whole after all"]
+                    if self.range_reads
+                    else []
+                ),
                 f"failures: {self.failures}, stand-ins: {self.stand_ins}, dropped by transforms: {self.dropped}",
                 f"busy: {busy or 'nothing measurable'}",
                 f"bottleneck: {self.bottleneck} ({_KNOBS[self.bottleneck]})",
@@ -139,6 +149,11 @@ class Tally:
         if self.probe is not None:
             self.probe.emit(Event(stage, start_s, duration, subject, num_bytes))
 
+    def add_wait(self, stage: str, seconds: float) -> None:
+        """Adds to what was spent waiting for a stage."""
+        with self._lock:
+            self._wait[stage] = self._wait.get(stage, 0.0) + seconds
+
     @contextmanager
     def waiting(self, stage: str) -> Iterator[None]:
         """Adds the time inside the block to what was spent waiting for a stage."""
@@ -146,8 +161,7 @@ class Tally:
         try:
             yield
         finally:
-            with self._lock:
-                self._wait[stage] = self._wait.get(stage, 0.0) + time.perf_counter() - start
+            self.add_wait(stage, time.perf_counter() - start)
 
     def begin(self) -> None:
         """Starts the wall clock, unless it runs already."""

@@ -73,7 +73,7 @@ def test_wrong_credentials(dst: Path, s3: S3Server, bucket: str) -> None:
     client = FetchClient(FetchOptions(dst=str(dst), settings=wrong))
     with pytest.raises(AccessDenied, match="access denied") as caught:
         get(client, f"s3://{bucket}/key")
-    assert "hint: set the credentials" in str(caught.value)
+    assert "the secret was refused (SignatureDoesNotMatch)" in str(caught.value) and caught.value.hint
     assert "WRONG" not in str(caught.value)
     for verb in (client.head, client.read, client.list):
         with pytest.raises(AccessDenied):
@@ -288,7 +288,7 @@ def test_the_disk_says_no(dst: Path, http_server: HTTPServer, new_name: Callable
     (dst / "objects").mkdir(parents=True)
     (dst / "objects" / key_of(url, None, None)[:2]).symlink_to(outside)
     client = FetchClient(FetchOptions(dst=str(dst)))
-    with pytest.raises(CacheError, match="holds a link where a folder should be"):
+    with pytest.raises(CacheError, match="holds a link"):
         get(client, url)
     assert not list(outside.iterdir())
     client.close()
@@ -297,7 +297,7 @@ def test_the_disk_says_no(dst: Path, http_server: HTTPServer, new_name: Callable
     blocked = dst.parent / "blocked"
     blocked.mkdir()
     (blocked / "objects").symlink_to(outside)
-    with pytest.raises(CacheError, match="link where a folder"):
+    with pytest.raises(CacheError, match="holds a link"):
         FetchClient(FetchOptions(dst=str(blocked))).head(url)
 
 

@@ -8,7 +8,9 @@ done by the server process, which is started when first needed and ends shortly 
 from __future__ import annotations
 
 from sds.fetch.client import FetchClient, Ticket
-from sds.fetch.protocol import FetchOptions
+from sds.fetch.protocol import FetchOptions, File
+from sds.fetch.remote import RemoteFile
+from sds.fetch.spans import HEAD
 from sds.fetch.window import prefetched
 
-__all__ = ["FetchClient", "FetchOptions", "Ticket", "prefetched"]
+__all__ = ["HEAD", "FetchClient", "FetchOptions", "File", "RemoteFile", "Ticket", "prefetched"]

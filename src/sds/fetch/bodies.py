@@ -5,6 +5,7 @@ What the disk says is told apart from what the network says: the former is a Cac
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from collections.abc import Iterable
@@ -14,9 +15,13 @@ from sds.storage import Body, Buffer
 from sds.units import format_bytes
 from sds.urls import redact
 
-__all__ = ["Budget", "gather", "write"]
+__all__ = ["Budget", "DiskFull", "create", "gather", "write", "write_at"]
 
 _MAX_UNANNOUNCED = 256 * 2**20
+
+
+class DiskFull(CacheError):
+    """The disk has no room, whatever the limit says; clients see a CacheError."""
 
 
 class Budget:
@@ -57,13 +62,29 @@ def gather(body: Body, url: str) -> tuple[list[Buffer], int]:
     return chunks, size
 
 
-def write(path: str, chunks: Iterable[Buffer]) -> None:
-    """Writes a body to a new file; never through a link, never over a file."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+def create(path: str, *, is_new: bool = True) -> int:
+    """A descriptor to write to a new file, or to one that is there; never through a link, never over a file."""
+    flags = os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if is_new else 0)
     try:
-        descriptor = os.open(path, flags, 0o666)
+        return os.open(path, flags, 0o666)
     except OSError as error:
         raise _unwritable(path, error) from error
+
+
+def write_at(descriptor: int, path: str, chunk: Buffer, at: int) -> None:
+    """Writes bytes at a place of a file."""
+    view = memoryview(chunk)
+    while len(view):
+        try:
+            num_bytes = os.pwrite(descriptor, view, at)
+        except OSError as error:
+            raise _unwritable(path, error) from error
+        view, at = view[num_bytes:], at + num_bytes
+
+
+def write(path: str, chunks: Iterable[Buffer]) -> None:
+    """Writes a body to a new file."""
+    descriptor = create(path)
     try:
         for chunk in chunks:  # errors of the network come out of here as they are
             view = memoryview(chunk)
@@ -78,4 +99,5 @@ def write(path: str, chunks: Iterable[Buffer]) -> None:
 
 def _unwritable(path: str, error: OSError) -> CacheError:
     hint = "free some disk, lower cache_limit below what the disk has, or choose another `dst`"
-    return CacheError(f"cache folder cannot be written: {path}: {error.strerror}", hint=hint)
+    kind = DiskFull if error.errno in (errno.ENOSPC, errno.EDQUOT) else CacheError
+    return kind(f"cache folder cannot be written: {path}: {error.strerror}", hint=hint)

@@ -3,49 +3,45 @@
 Invariant: bytes on disk, temporary files included, never pass `used`, and `used` never passes the limit. A file's name
 says its key and its size, so the folder is its own ledger: what a scan finds is the truth, and a file whose size is not
 the one in its name is damaged and removed. Only regular files with such names are ever deleted, and links are never
-followed. Not thread-safe: the server locks.
+followed. A disk that is full before the limit is reached counts as the limit for a while. Not thread-safe: the server
+locks.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
-import re
+import secrets
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
-from sds.errors import CacheError
 from sds.fetch.evict import Idle
+from sds.fetch.folder import key_of, make_folder, name_of, part_name, scan, unlink, unusable
 
 __all__ = ["Cache", "Entry", "key_of"]
 
-_NAME = re.compile(r"([0-9a-f]{32})-(\d+)(\.[A-Za-z0-9]{1,16})?")
-_PART = re.compile(r"part-\d+-[0-9a-f]{32}")  # never to be mistaken for a whole file, whatever its size
-_SUFFIX = re.compile(r"\.[A-Za-z0-9]{1,16}")
-
-
-def key_of(url: str, version: str | None, endpoint: str | None) -> str:
-    """The cache key: a hash of the whole URL, its version and where that URL leads."""
-    # a separator that none of the parts can contain keeps the three apart
-    text = "\0".join((url, version or "", endpoint or ""))
-    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+_FULL_S = 60.0  # how long a full disk is believed to be full
 
 
 class Entry:
     """One cached file."""
 
-    __slots__ = ("key", "num_leases", "path", "size")
+    __slots__ = ("key", "made_at", "num_leases", "path", "size")
 
-    def __init__(self, key: str, path: str, size: int) -> None:
+    def __init__(self, key: str, path: str, size: int, made_at: float) -> None:
         self.key = key
         self.path = path
         self.size = size
+        self.made_at = made_at  # seconds since 1970
         self.num_leases = 0
 
 
 class Cache:
-    """Bookkeeping of one folder. Space is reserved before a body is written, and leased files stay."""
+    """Bookkeeping of one folder. Space is reserved before a body is written, and leased files stay.
+
+    `distrust_s`: files that were made so shortly before the newest one are removed: the machine went down since, and
+    their bytes may not have reached the disk.
+    """
 
     def __init__(
         self,
@@ -53,19 +49,23 @@ class Cache:
         limit: int | None = None,
         policy: str = "keep",
         on_progress: Callable[[], None] = lambda: None,
+        distrust_s: float | None = None,
     ) -> None:
         self.folder = os.fspath(folder)
         self.limit = limit
         self.policy = policy
+        self.ttl_s: float | None = None  # how old a file may be
+        self.on_full_disk: Callable[[], None] = lambda: None
         self.used = 0  # bytes on disk + reserved
         self.reserved = 0
         self.num_evictions = 0
         self._entries: dict[str, Entry] = {}
         self._idle = Idle()
-        self._num_parts = 0
+        self._num_parts = secrets.randbits(40)  # nobody can put something else there before
         self._parts: set[str] = set()
-        self._buckets: set[str] = set()
-        self._reconcile(_at_times(on_progress))
+        self._ceiling = 0  # what a full disk has for us
+        self._full_until = 0.0
+        self._reconcile(_at_times(on_progress), distrust_s)
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -75,19 +75,59 @@ class Cache:
         """Bytes of files that somebody holds."""
         return self.used - self.reserved - self._idle.num_bytes
 
+    @property
+    def is_disk_full(self) -> bool:
+        """Whether the disk refused a body, a while ago at most."""
+        return time.monotonic() < self._full_until
+
+    @property
+    def room(self) -> int | None:
+        """Bytes that there may be now: the limit, or what the disk has, if that is less."""
+        if not self.is_disk_full:
+            return self.limit
+        return self._ceiling if self.limit is None else min(self.limit, self._ceiling)
+
     def find(self, key: str) -> Entry | None:
-        """The file of a key, if it is there and whole; a damaged one is forgotten, so that it is fetched again."""
+        """The file of a key, if it is there, whole and not too old; otherwise it is forgotten, to be fetched again."""
         entry = self._entries.get(key)
         if entry is None:
             return None
         try:
             facts = os.lstat(entry.path)
-            if facts.st_size == entry.size and stat.S_ISREG(facts.st_mode):
-                return entry
+            is_whole = facts.st_size == entry.size and stat.S_ISREG(facts.st_mode)
         except OSError:
-            pass
+            is_whole = False
+        if is_whole and (entry.num_leases or not self._is_old(entry)):  # one that is in use is handed out once more
+            return entry
         self._forget(key)
         return None
+
+    def _is_old(self, entry: Entry) -> bool:
+        return self.ttl_s is not None and time.time() - entry.made_at > self.ttl_s
+
+    def expire(self) -> None:
+        """Removes the files that are too old and that nobody holds."""
+        old: list[str] = []
+        for entry in self._entries.values():  # in the order in which they were made
+            if not self._is_old(entry):
+                break
+            if not entry.num_leases:
+                old.append(entry.key)
+        for key in old:
+            self._forget(key)
+
+    def note_full_disk(self) -> bool:
+        """The disk refused a body, whose room was given back: for a while, what is used now is all that there may be.
+
+        False if nothing else of ours is there: no eviction will help.
+        """
+        if not self.used:
+            self._full_until = 0.0
+            return False
+        self._ceiling = self.used
+        self._full_until = time.monotonic() + _FULL_S
+        self.on_full_disk()
+        return True
 
     def lease(self, key: str) -> Entry:
         """Promises that a file stays until it is released as often as it was leased."""
@@ -108,11 +148,15 @@ class Cache:
 
     def reserve(self, size: int) -> bool:
         """Sets room aside for a body, evicting idle files if needed; False if there is not enough to be had now."""
-        if self.limit is not None:
-            missing = self.used + size - self.limit
-            if missing > self._idle.num_bytes:
+        if (room := self.room) is not None:
+            missing = self.used + size - room
+            # on a full disk, what is larger than all that we have there is tried when all of that is gone
+            is_last_try = (
+                self.is_disk_full and self.used == self._idle.num_bytes and (self.limit is None or size <= self.limit)
+            )
+            if missing > self._idle.num_bytes and not is_last_try:
                 return False
-            if missing > 0 and not self._evict(missing):
+            if missing > 0 and not self._evict(min(missing, self._idle.num_bytes)):
                 return False
         self.used += size
         self.reserved += size
@@ -126,34 +170,33 @@ class Cache:
     def part_path(self, key: str) -> str:
         """A name for a body that is being written, in the folder where it will stay."""
         self._num_parts += 1
-        part = f"{self._bucket(key)}/part-{self._num_parts}-{key}"
+        part = f"{self._bucket(key)}/{part_name(key, self._num_parts)}"
         self._parts.add(part)
         return part
 
     def drop_part(self, part: str) -> None:
         """Removes a body that will not be finished."""
-        _unlink(part)
+        unlink(part)
         self._parts.discard(part)
 
     def commit(self, key: str, part: str, size: int, suffix: str) -> Entry:
         """Publishes a whole body under its final name; its reservation becomes the file, leased once to the caller."""
         assert key not in self._entries
-        suffix = suffix if _SUFFIX.fullmatch(suffix) else ""
-        path = f"{self._bucket(key)}/{key}-{size}{suffix}"
+        path = f"{self._bucket(key)}/{name_of(key, size, suffix)}"
         try:
             os.rename(part, path)
         except OSError as error:
-            raise _unusable(path, error) from error
+            raise unusable(path, error) from error
         self._parts.discard(part)
         self.reserved -= size
-        entry = self._entries[key] = Entry(key, path, size)
+        entry = self._entries[key] = Entry(key, path, size, time.time())
         entry.num_leases = 1  # or it might be evicted before whoever asked for it has leased it
         return entry
 
     def shrink(self) -> None:
         """Evicts idle files until the limit holds, as far as that is possible now."""
-        if self.limit is not None and self.used > self.limit:
-            self._evict(self.used - self.limit)
+        if (room := self.room) is not None and self.used > room:
+            self._evict(self.used - room)
 
     def sweep(self) -> None:
         """Removes the unfinished files: the server ends, and nobody will finish them."""
@@ -173,54 +216,35 @@ class Cache:
         """Deletes a file. One that cannot be deleted still takes its room: `used` goes on counting it."""
         entry = self._entries.pop(key)
         self._idle.remove(key)
-        if _unlink(entry.path):
+        if unlink(entry.path):
             self.used -= entry.size
 
     def _bucket(self, key: str) -> str:
         folder = f"{self.folder}/{key[:2]}"
-        if folder not in self._buckets:
-            _make_folder(folder)
-            self._buckets.add(folder)
+        make_folder(folder)  # each time: somebody may have deleted it, or put a link in its place
         return folder
 
-    def _files(self) -> Iterator[tuple[os.stat_result, str, str]]:
-        """The regular files in the buckets: facts, path, name. What vanishes meanwhile is left out."""
-        with os.scandir(self.folder) as buckets:
-            for bucket in buckets:
-                if not re.fullmatch("[0-9a-f]{2}", bucket.name) or not bucket.is_dir(follow_symlinks=False):
-                    continue
-                with os.scandir(bucket.path) as items:
-                    for item in items:
-                        try:
-                            facts = item.stat(follow_symlinks=False)
-                        except FileNotFoundError:
-                            continue
-                        if stat.S_ISREG(facts.st_mode):
-                            yield facts, item.path, item.name
-
-    def _reconcile(self, on_progress: Callable[[], None]) -> None:
+    def _reconcile(self, on_progress: Callable[[], None], distrust_s: float | None) -> None:
         """Learns from the folder what is there; removes unfinished and damaged files that an earlier server made."""
-        found: list[tuple[float, Entry]] = []
-        try:
-            _make_folder(self.folder)
-            for facts, path, name in self._files():
-                on_progress()
-                match = _NAME.fullmatch(name)
-                if match is not None and int(match[2]) == facts.st_size and path.endswith(f"/{match[1][:2]}/{name}"):
-                    found.append((facts.st_mtime, Entry(match[1], path, facts.st_size)))
-                elif (match is not None or _PART.fullmatch(name)) and not _unlink(path):
-                    self.used += facts.st_size  # it stays, and takes its room
-        except CacheError:  # which is an OSError too
-            raise
-        except OSError as error:
-            raise _unusable(self.folder, error) from error
-        for _, entry in sorted(found, key=lambda item: item[0]):
+        found: list[Entry] = []
+        for each in scan(self.folder):
+            on_progress()
+            if each.key is not None:
+                found.append(Entry(each.key, each.path, each.size, each.made_at))
+            elif not unlink(each.path):
+                self.used += each.size  # it stays, and takes its room
+        found.sort(key=lambda entry: entry.made_at)
+        newest = min(found[-1].made_at, time.time()) if found else 0.0  # some clocks were ahead
+        doubtful_from = float("inf") if distrust_s is None else newest - distrust_s
+        for entry in found:
             on_progress()
             if entry.key in self._entries:  # the same key with another suffix or size: one of them is enough
                 self._forget(entry.key)
             self._entries[entry.key] = entry
             self._idle.add(entry.key, entry.size)
             self.used += entry.size
+            if entry.made_at >= doubtful_from:
+                self._forget(entry.key)
         self.shrink()
 
 
@@ -235,35 +259,3 @@ def _at_times(call: Callable[[], None]) -> Callable[[], None]:
             call()
 
     return now_and_then
-
-
-def _make_folder(folder: str) -> None:
-    """Makes a folder, or takes the one that is there; a link in its place would lead out of the cache."""
-    try:
-        os.makedirs(folder, exist_ok=True)
-        if stat.S_ISDIR(os.lstat(folder).st_mode):
-            return
-    except OSError as error:
-        raise _unusable(folder, error) from error
-    raise CacheError(
-        f"cache folder holds a link where a folder should be: {folder}",
-        hint="remove the link; `dst` itself may be one",
-    )
-
-
-def _unlink(path: str) -> bool:
-    """Deletes a file; whether it is gone now."""
-    try:
-        os.unlink(path)
-    except FileNotFoundError:
-        pass
-    except OSError:
-        return False
-    return True
-
-
-def _unusable(folder: str, error: OSError) -> CacheError:
-    return CacheError(
-        f"cache folder cannot be used: {folder}: {error.strerror}",
-        hint="choose another `dst`, or set SDS_CACHE_DIR to a folder that can be written",
-    )

@@ -14,10 +14,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from sds.errors import FetchError, IntegrityError, ObjectNotFound, SdsError
+from sds.errors import FetchError, IntegrityError, ObjectNotFound, SdsError, UnsupportedSource
 from sds.events import Tally
 from sds.fetch import protocol as p
+from sds.fetch.consumer import Consumer
 from sds.fetch.link import Link, Pending, abandon_all
+from sds.fetch.remote import RemoteFile
+from sds.fetch.spans import origin_of
 from sds.types import ObjectInfo
 from sds.urls import is_remote, local_path, redact
 
@@ -29,25 +32,27 @@ _PART = 16 * 2**20
 class Ticket:
     """A claim on some files: `take` waits for them and gives their paths, `release` lets them go."""
 
-    __slots__ = ("_client", "_counted", "_error", "_files", "_link", "_local", "_pending")
+    __slots__ = ("_client", "_counted", "_error", "_files", "_is_over", "_link", "_local", "_others", "_pending")
 
     def __init__(self, client: FetchClient, files: Sequence[p.File]) -> None:
         self._client = client
-        self._files = files
+        self._files = [p.File(*file) for file in files]
         self._local: list[str | None] = []
         self._error: SdsError | None = None
         try:
-            self._local = [_place(url) for url, _ in files]
+            self._local = [_place(file.url) for file in self._files]
         except SdsError as error:  # it is this ticket's, not that of the others who are asked for with it
             self._error = error
         self._pending: Pending | None = None
         self._link: Link | None = None
         self._counted = False
+        self._is_over = False
+        self._others: list[Ticket] = []  # whose files were needed after all, and stay as long as these
 
     @property
     def urls(self) -> list[str]:
         """What was asked for."""
-        return [url for url, _ in self._files]
+        return [file.url for file in self._files]
 
     @property
     def is_leased(self) -> bool:
@@ -58,7 +63,8 @@ class Ticket:
     def paths(self) -> list[str]:
         """The cached files it holds, once they were taken."""
         reply = None if self._pending is None else self._pending.reply
-        return [] if reply is None else list(reply.paths)
+        held = [path for other in self._others for path in other.paths]
+        return held if reply is None else [*reply.paths, *held]
 
     @property
     def num_bytes(self) -> int:
@@ -75,24 +81,81 @@ class Ticket:
                 raise ObjectNotFound(f"file not found: {path}", hint=hint, url=path)
         if self._pending is None:
             return [path for path in self._local if path is not None]
-        reply = self._wait()
-        if not self._counted:
-            self._counted = True
-            for name, number in reply.counts.items():
-                self._client.tally.count(name, number)
+        try:
+            reply = self._wait()
+        except UnsupportedSource:  # it is to be had whole, or not at all
+            reply = None
+        if self.follow_up() or reply is None:
+            reply = self._wait()
+        self._count(reply)
         remote = iter(reply.paths)
         return [path if path is not None else next(remote) for path in self._local]
 
+    def take_files(self) -> list[str | RemoteFile]:
+        """Waits like `take`; an object of which only a part was wanted is a RemoteFile, unless it is there whole."""
+        return [
+            path if file.span is None or origin_of(path) is None else RemoteFile(self._client, file, path, self)
+            for file, path in zip(self._files, self.take(), strict=True)
+        ]
+
+    def follow_up(self) -> bool:
+        """Asks for the whole of objects whose first bytes showed that they are small, or are not to be had alone.
+
+        Whoever prefetches calls it now and then, so that the rest is on its way before it is needed.
+        """
+        pending, link = self._pending, self._link
+        if pending is None or link is None or link is not self._client.current_link():
+            return False
+        wanted = files = pending.request.files
+        reply = pending.reply  # once: it may be given back at any moment
+        if isinstance(pending.error, UnsupportedSource):
+            wanted = [p.File(file.url, file.version) for file in files]
+        elif reply is not None:
+            wanted = [_widened(file, path) for file, path in zip(files, reply.paths, strict=True)]
+        if wanted == files:
+            return False
+        if reply is not None:
+            self._count(reply)
+        self._pending, self._counted = Pending(p.Get(link.next_ids(1)[0], wanted)), False
+        link.ask([self._pending])
+        link.release(pending)
+        if self._is_over:  # another thread let go of it meanwhile
+            self.release()
+        return True
+
+    def hold(self, other: Ticket) -> None:
+        """Keeps another ticket as long as this one; whoever waits for it is woken when this one is let go of."""
+        self._others.append(other)
+        if self._is_over:
+            other.release()
+
+    def drop(self, other: Ticket) -> None:
+        """Lets go of a ticket that was kept."""
+        other.release()
+        self._others = [each for each in self._others if each is not other]
+
+    def _count(self, reply: Any) -> None:
+        if not self._counted:
+            self._counted = True
+            counts = dict(reply.counts)
+            if "wait_ms" in counts:
+                self._client.tally.add_wait("room", counts.pop("wait_ms") / 1000)
+            for name, number in counts.items():
+                self._client.tally.count(name, number)
+
     def _wait(self) -> Any:
         options = self._client.options
-        subject = redact(next(url for url, _ in self._files if is_remote(url)))
+        subject = redact(next(file.url for file in self._files if is_remote(file.url)))
         # longer than the server waits before it says what is wrong
         patience = max(600.0, options.timeout_s * max(12, options.num_retries + 2))
-        if self._link is not self._client.current_link():
+        if self._pending is not None and self._link is not self._client.current_link():
             self._ask_again()  # the process was forked, or the client closed, since it was asked for
-        assert self._pending is not None and self._link is not None
-        self._link.wait(self._pending, subject=subject, patience_s=patience)
-        return self._pending.reply
+        pending, link = self._pending, self._link
+        if pending is None or link is None:
+            hint = "an iterator was closed while another thread waited for its sample"
+            raise FetchError(f"request was let go of before its answer came: {subject}", hint=hint, url=subject)
+        link.wait(pending, subject=subject, patience_s=patience)
+        return pending.reply
 
     def _ask_again(self) -> None:
         assert self._pending is not None
@@ -102,8 +165,11 @@ class Ticket:
 
     def release(self) -> None:
         """Lets the files go. Harmless when repeated, or in a process that did not ask for them."""
+        self._is_over = True
         if self._pending is not None and self._link is not None and self._link is self._client.current_link():
             self._link.release(self._pending)
+        for other in self._others:
+            other.release()
         self._pending = None
         self._local = []
 
@@ -114,7 +180,9 @@ class FetchClient:
     def __init__(self, options: p.FetchOptions, tally: Tally | None = None) -> None:
         self.options = options
         self.tally = tally or Tally()
+        self.consumer = Consumer()  # who takes what is made of its files, where somebody says
         self._link: Link | None = None
+        self.has_told_fallback = False
         self._finalizer: weakref.finalize[Any, Any] | None = None
         self._lock = threading.Lock()
         _forget_after_fork(self)
@@ -222,7 +290,7 @@ class FetchClient:
             if self._link is not None and self._link.is_broken:
                 self._drop_link()
             if self._link is None:
-                self._link = Link(self.options)
+                self._link = Link(self.options, self.consumer)
                 self._finalizer = weakref.finalize(self, Link.close, self._link)
             return self._link
 
@@ -243,6 +311,12 @@ def _place(url: str) -> str | None:
         hint = "the index holds text that is no Unicode; which encoding was it read with?"
         raise FetchError(f"URL is not text: {redact(url)!a}", hint=hint) from None
     return None
+
+
+def _widened(file: p.File, path: str) -> p.File:
+    """What to ask for, now that a part of an object is here: that part, or the whole if it is small."""
+    origin = None if file.span is None else origin_of(path)
+    return file if origin is None or origin.size > file.whole_up_to else p.File(file.url, file.version)
 
 
 def _opened(url: str) -> BinaryIO:

@@ -1,8 +1,8 @@
 """Finding the fetch server of a cache folder, and starting it when there is none.
 
-Comes in: a cache folder. Goes out: a connected socket to a server of the same user. Servers listen in a folder that
-only its user can enter; a lock file in the cache folder decides who starts one, and the kernel frees it if the
-starter dies.
+Comes in: a cache folder. Goes out: a connected socket to a server of the same user, on this host. Servers listen in a
+folder that only its user can enter; a lock file in the cache folder decides who starts one, and the kernel frees it if
+the starter dies.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from sds.errors import CacheError
+from sds.fetch.owner import READING, address_in, lock_name, open_lock
 from sds.seeds import jitter
 
-__all__ = ["READY", "SCANNING", "SERVER_LOCK", "address_in", "connect", "open_lock", "peer_uid", "short_name"]
+__all__ = ["READY", "SCANNING", "connect", "peer_uid", "short_name"]
 
 READY = "ready"  # what a server says on its standard output when it listens
 SCANNING = "scanning"  # and now and then before that, while it looks through a large folder
-SERVER_LOCK = ".server.lock"  # held by the server; says who it is and, in a line "at ...", where it listens
 _START_S = 30.0  # without a sign of life
 _BUSY_S = 60.0
-_START_LOCK = ".server-start.lock"
 _LOG = ".server.log"
 _LOG_BYTES = 2000
 _MAX_LOG = 2**16
@@ -50,7 +50,7 @@ def connect(dst: str) -> socket.socket:
     if connection is not None:
         return connection
     log = Path(dst) / _LOG
-    descriptor = open_lock(Path(dst), _START_LOCK)
+    descriptor = open_lock(Path(dst), "server-start")
     try:
         _lock(descriptor, deadline, dst)
         while True:
@@ -65,16 +65,6 @@ def connect(dst: str) -> socket.socket:
             _start(dst, address, log, lambda: os.utime(descriptor))
     finally:
         os.close(descriptor)
-
-
-def open_lock(dst: Path, name: str) -> int:
-    """A lock file in the cache folder, which is made if need be. Hidden, so that no listing takes it for a sample."""
-    try:
-        dst.mkdir(parents=True, exist_ok=True)
-        return os.open(dst / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    except OSError as error:
-        hint = "choose another `dst`, or set SDS_CACHE_DIR to a folder that can be written"
-        raise CacheError(f"cache folder cannot be used: {dst}: {error.strerror}", hint=hint) from error
 
 
 def _name_of(dst: str) -> str:
@@ -106,19 +96,13 @@ def _is_private(facts: os.stat_result) -> bool:
     return stat.S_ISDIR(facts.st_mode) and facts.st_uid == os.getuid() and not facts.st_mode & 0o077
 
 
-def address_in(words: str) -> Path | None:
-    """Where a server listens, by what it wrote into its lock file."""
-    found = [line.removeprefix("at ") for line in words.splitlines() if line.startswith("at /")]
-    return Path(found[0]) if found else None
-
-
 def _find(dst: str, address: Path) -> socket.socket | None:
     """A connection to the server of a folder: at this process's address, or where one with another TMPDIR put it."""
     connection = _try_connect(address)
     if connection is not None:
         return connection
     try:
-        descriptor = os.open(Path(dst) / SERVER_LOCK, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        descriptor = os.open(Path(dst) / lock_name("server"), READING)
         try:
             told = address_in(os.pread(descriptor, 10_000, 0).decode(errors="surrogateescape"))
         finally:
@@ -196,7 +180,7 @@ def _lock(descriptor: int, deadline: float, dst: str) -> None:
 
 def _start(dst: str, address: Path, log: Path, on_sign: Callable[[], None]) -> None:
     """Starts a server and waits until it listens. It is a process of its own: no terminal, no inherited descriptors."""
-    with open(log, "ab") as errors:
+    with _opened(log) as errors:
         if errors.tell() > _MAX_LOG:
             errors.truncate(0)
         process = subprocess.Popen(
@@ -224,6 +208,16 @@ def _start(dst: str, address: Path, log: Path, on_sign: Callable[[], None]) -> N
     process.wait()
     message, _, hint = words.strip().partition("\nhint: ")
     raise CacheError(message or f"fetch server did not start: {dst}: {_tail(log)}", hint=hint or None)
+
+
+def _opened(log: Path) -> BinaryIO:
+    """The server's log, to be written to; a link in its place is not followed."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+    try:
+        return open(os.open(log, flags, 0o600), "ab")
+    except OSError as error:
+        hint = "remove it, or choose another `dst`"
+        raise CacheError(f"cache folder has no place for a log: {log}: {error.strerror}", hint=hint) from error
 
 
 def _first_words(output: int, on_sign: Callable[[], None]) -> str:

@@ -8,47 +8,27 @@ names. Nobody who waits needs to know.
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 import weakref
-from typing import Any
 
-from sds.errors import CacheError, FetchError, FetchTimeout, SdsError
+from sds.errors import CacheError, FetchError, SdsError
 from sds.fetch import protocol as p
-from sds.fetch.launch import connect
-from sds.units import format_bytes
+from sds.fetch.consumer import Consumer
+from sds.fetch.handshake import greet
+from sds.fetch.pending import Pending, all_again, copy, given_back
+from sds.fetch.watchdog import Watchdog
 
 __all__ = ["Link", "Pending", "abandon_all"]
 
 log = logging.getLogger("sds.fetch")
 
-_HANDSHAKE_S = 30.0
 _RELEASES_PER_FRAME = 16
-_WARN_AFTER_S = 30.0
-_RECONNECTS = 8
+_TELL_S = 2.0
 _SAY_AFTER_S = 0.25  # most answers come sooner, and cost no word
 _MAX_MENDS = 20  # within so many seconds, and without a single answer:
 _MENDS_WITHIN_S = 60.0
 _CLOSED = "the dataset was closed while something still read from it: end its iterators and loaders first"
-
-
-class Pending:
-    """Something asked for: its request, and its reply when there is one."""
-
-    __slots__ = ("error", "in_use", "is_deferred", "reply", "request")
-
-    def __init__(self, request: Any) -> None:
-        self.request = request
-        self.reply: Any = None
-        self.error: SdsError | None = None
-        self.in_use = False
-        self.is_deferred = False  # the server waits for room before it begins
-
-    @property
-    def is_here(self) -> bool:
-        """Whether there is an answer."""
-        return self.reply is not None or self.error is not None
 
 
 class Link:
@@ -57,11 +37,12 @@ class Link:
     Two locks, in this order: `_sending`, held while a frame is sent or a connection made; `_state`, held for moments.
     """
 
-    def __init__(self, options: p.FetchOptions) -> None:
+    def __init__(self, options: p.FetchOptions, consumer: Consumer | None = None) -> None:
         self._options = options
+        self._consumer = consumer or Consumer()
         self._state = threading.Condition()  # guards what is below; told when a reply arrives
         self._live: dict[int, Pending] = {}
-        self._awaited: set[int] = set()  # replies that somebody waits for; others wake nobody
+        self._awaited: dict[int, int] = {}  # replies that somebody waits for, and which thread; others wake nobody
         self._released: list[int] = []
         self._last_id = 0
         self._closed = False
@@ -106,7 +87,7 @@ class Link:
         with self._state:
             is_here, is_deferred = pending.is_here, pending.is_deferred
             # from here on, `_take` sends the Want if it learns that it was put off, and `_trim` leaves it alone
-            self._awaited.add(id)
+            self._awaited[id] = threading.get_ident()
         try:
             if not is_here:
                 # what was let go of may be the room that this one waits for
@@ -115,29 +96,35 @@ class Link:
                     is_here = self._state.wait_for(lambda: pending.is_here, _SAY_AFTER_S)
                 if not is_here:
                     self._send_news([p.Want(id)])  # only who says so is told when there is no room
-            with self._state:
-                self._wait_for(pending, subject, patience_s)
-                if pending.error is not None:
-                    self._live.pop(id, None)
-                    raise pending.error
-                pending.in_use = True
+            self._wait_for(pending, subject, patience_s)
         finally:
             with self._state:
-                self._awaited.discard(id)
+                self._awaited.pop(id, None)
 
     def _wait_for(self, pending: Pending, subject: str, patience_s: float) -> None:
-        limit = "" if self._options.limit is None else f" (cache_limit is {format_bytes(self._options.limit)})"
-        start = time.monotonic()
-        warn_at = start + _WARN_AFTER_S
-        while not pending.is_here:
-            now = time.monotonic()
-            if now - start > patience_s:
-                hint = "is the store reachable, and `timeout` long enough?"
-                raise FetchTimeout(f"no answer in {patience_s:.0f} s: {subject}", hint=hint, url=subject)
-            if now > warn_at:
-                warn_at = now + _WARN_AFTER_S
-                log.warning("waited %.0f s for %s%s", now - start, subject, limit)
-            self._state.wait(min(1.0, patience_s))
+        watchdog = Watchdog(subject, self._options.timeout_s / 2, patience_s)
+        is_first = False
+        while True:
+            with self._state:
+                if self._state.wait_for(lambda: pending.is_here, min(1.0, patience_s)):
+                    if pending.error is not None:
+                        self._live.pop(pending.request.id, None)
+                        raise pending.error
+                    pending.in_use = True
+                    return
+                is_first = min(self._awaited) == pending.request.id  # of many who wait, one says so
+            if self._consumer.is_paused({threading.get_ident()}):
+                watchdog.rest()  # what is waited for may be in the hands of a training loop that does something else
+            elif watchdog.is_due and (is_first or watchdog.is_over):
+                watchdog.bark(self._ask_what_is_done(pending))
+
+    def _ask_what_is_done(self, pending: Pending) -> str | None:
+        """What the server does for a request, in its words; None if it does not say, or if there is an answer now."""
+        pending.doing = None
+        self._send_news([p.Ask(pending.request.id)])
+        with self._state:
+            self._state.wait_for(lambda: pending.doing is not None or pending.is_here, _TELL_S)
+            return pending.doing
 
     def release(self, pending: Pending) -> None:
         """Lets go of what a request got, or of the request itself. One frame tells the server of many."""
@@ -178,13 +165,13 @@ class Link:
         if self._closed:
             raise FetchError("client was closed", hint=_CLOSED)
         if self._broken is not None:
-            raise _copy(self._broken)
+            raise copy(self._broken)
 
     def _fail_all(self, error: SdsError) -> None:
         """Everybody who waits gets the error, each a copy of their own. Under `_state`."""
         for pending in self._live.values():
             if not pending.is_here:
-                pending.error = _copy(error)
+                pending.error = copy(error)
         self._live.clear()
         self._state.notify_all()
 
@@ -209,30 +196,11 @@ class Link:
             pass  # the server died: the receiving thread notices, and asks again for all that is alive
 
     def _connect(self) -> None:
-        environment = {k: v for k, v in os.environ.items() if k.startswith(("AWS_", "GOOGLE_", "AZURE_"))}
-        hello = p.encode([p.Hello(p.VERSION, self._options, environment)])
-        for _ in range(_RECONNECTS):
-            connection = connect(self._options.dst)
-            # known at once, or a child that is forked now would keep the connection open without knowing of it
-            wire = self._wire = p.Wire(connection)
-            try:
-                connection.settimeout(_HANDSHAKE_S)
-                wire.send(hello)
-                replies = wire.receive_replies()
-                connection.settimeout(None)
-            except OSError:
-                replies = None
-            if replies is None:  # it was just about to end: the next one will stay
-                wire.close()
-                continue
-            for reply in replies:
-                if isinstance(reply, p.Failed):
-                    wire.close()
-                    raise reply.error()
-                self._note(reply)
-            return
-        hint = "look for what kills processes on this machine (memory limits?)"
-        raise CacheError(f"fetch server hangs up on every client: {self._options.dst}", hint=hint)
+        def keep(wire: p.Wire) -> None:
+            self._wire = wire
+
+        for reply in greet(self._options, keep):
+            self._note(reply)
 
     def _note(self, reply: p.Reply) -> None:
         if isinstance(reply, p.Welcome) and reply.warning:
@@ -270,7 +238,7 @@ class Link:
                     self._wire.close()
                     return False
                 self._released.clear()
-                requests = self._all_again()
+                requests = all_again(self._live, self._awaited)
             if requests:
                 self._send(p.encode(requests))
             return True
@@ -283,20 +251,6 @@ class Link:
             hint = "its log is in the cache folder (.server.log); is something killing it?"
             raise CacheError(f"fetch server ends again and again: {self._options.dst}", hint=hint)
 
-    def _all_again(self) -> list[p.Request]:
-        """What to ask a new server for: first what is in use, at any price, then the rest, in the order of asking."""
-        urgent: list[p.Request] = []
-        others: list[p.Request] = []
-        for id, pending in sorted(self._live.items()):
-            if pending.error is not None:
-                continue
-            if pending.in_use:
-                urgent += [pending.request, p.Want(id)]
-            else:
-                pending.reply, pending.is_deferred = None, False  # what the dead server said holds no more
-                others += [pending.request, *([p.Want(id)] if id in self._awaited else [])]
-        return urgent + others
-
     def _take(self, replies: list[p.Reply]) -> None:
         trim = wake = False
         wanted: list[p.Request] = []
@@ -308,6 +262,10 @@ class Link:
                     continue
                 self._mended_at.clear()
                 pending = self._live.get(reply.id)
+                if isinstance(reply, p.Told):
+                    if pending is not None:
+                        pending.doing, wake = reply.text, True
+                    continue
                 if isinstance(reply, p.Later):
                     if pending is not None:
                         pending.is_deferred = True
@@ -335,24 +293,9 @@ class Link:
         """Gives back what was prefetched and nobody uses or waits for, and asks for it again, behind the others."""
         with self._sending:
             with self._state:
-                messages = self._unsent_releases()
-                spare = [
-                    pending
-                    for id, pending in sorted(self._live.items())
-                    if isinstance(pending.reply, p.Got) and not pending.in_use and id not in self._awaited
-                ]
-                for pending in spare:
-                    pending.reply = None
-            if spare:
-                messages.append(p.Release([pending.request.id for pending in spare]))
-                messages += [pending.request for pending in spare]
-            if messages:
-                self._send(p.encode(messages))
-
-
-def _copy(error: SdsError) -> SdsError:
-    """An error of one's own: whoever handles it writes into it."""
-    return type(error)(error.message, **error.facts)
+                messages = [*self._unsent_releases(), p.Pause(self._consumer.is_paused(self._awaited.values()))]
+                messages += given_back(self._live, self._awaited)
+            self._send(p.encode(messages))
 
 
 _links: weakref.WeakSet[Link] = weakref.WeakSet()

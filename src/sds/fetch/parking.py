@@ -7,16 +7,19 @@ cost that does not grow with the number of those who wait.
 from __future__ import annotations
 
 import heapq
+import time
 from typing import Protocol, TypeVar
 
 __all__ = ["Parking"]
 
 
 class Numbered(Protocol):
-    """What can park: `number` is its place in the order of asking."""
+    """What can park: `number` is its place in the order of asking, `waited_s` adds up how long it was parked."""
 
     number: int
     is_parked: bool
+    parked_at: float
+    waited_s: float
 
 
 T = TypeVar("T", bound=Numbered)
@@ -32,6 +35,7 @@ class Parking(list[tuple[int, T]]):
     def add(self, each: T) -> None:
         """Parks one more."""
         each.is_parked = True
+        each.parked_at = time.monotonic()
         heapq.heappush(self, (each.number, each))
 
     def first(self) -> T | None:
@@ -47,6 +51,7 @@ class Parking(list[tuple[int, T]]):
         if first is not None:
             heapq.heappop(self)
             first.is_parked = False
+            first.waited_s += time.monotonic() - first.parked_at
         return first
 
     def desert(self, each: T) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 import struct
 from collections.abc import Sequence
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
@@ -26,6 +26,8 @@ __all__ = [
     "Get",
     "Release",
     "Want",
+    "Pause",
+    "Ask",
     "Read",
     "Head",
     "List",
@@ -37,6 +39,7 @@ __all__ = [
     "Done",
     "Failed",
     "Later",
+    "Told",
     "Trim",
     "Request",
     "Reply",
@@ -58,11 +61,27 @@ STORAGE_OPTIONS = frozenset(
         "requester_pays",
         "account_name",
         "account_key",
+        "checksums",
     ]
 )
-VERSION = 1
+VERSION = 2
 MAX_FRAME = 2**30
-File: TypeAlias = tuple[str, str | None]  # URL, and its version if the index knows it
+
+
+class File(NamedTuple):
+    """What is asked for: an object, or a part of it.
+
+    Attributes:
+        url: of the object.
+        version: of the object, if the index knows it.
+        span: only the bytes [start, stop) of it, fewer if it ends before that; a whole copy that is there will do.
+        whole_up_to: an object of no more bytes is wanted whole after all (the client sees to that).
+    """
+
+    url: str
+    version: str | None = None
+    span: tuple[int, int] | None = None
+    whole_up_to: int = 0
 
 
 class FetchOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,6 +95,10 @@ class FetchOptions(msgspec.Struct, frozen=True, kw_only=True):
         num_retries: how often a request that may yet succeed is tried again.
         timeout_s: how long a connection may be silent, and how long a download waits for room.
         settings: the user's storage_options.
+        ttl_s: how old a file may be before it is fetched again; None: any age.
+        revalidate: whether to ask the store for the version of a URL that has none: 'never', once per 'run', 'always'.
+        run: names the run that this client belongs to, for revalidate='run'; all its processes have the same.
+        ahead_bytes: how much a client holds before the rest of what it asked for is put off; None: its share.
     """
 
     dst: str
@@ -85,6 +108,10 @@ class FetchOptions(msgspec.Struct, frozen=True, kw_only=True):
     num_retries: int = 3
     timeout_s: float = 60.0
     settings: dict[str, Any] = {}
+    ttl_s: float | None = None
+    revalidate: str = "never"
+    run: str = ""
+    ahead_bytes: int | None = None
 
     def __repr__(self) -> str:
         # settings may hold keys: a traceback or a log must not
@@ -117,6 +144,18 @@ class Release(msgspec.Struct, frozen=True, tag="release"):
 
 class Want(msgspec.Struct, frozen=True, tag="want"):
     """Somebody waits for what this id asked for: do not put it off any longer."""
+
+    id: int
+
+
+class Pause(msgspec.Struct, frozen=True, tag="pause"):
+    """Whether whoever takes this client's batches does something else right now; what it holds comes free later."""
+
+    is_paused: bool
+
+
+class Ask(msgspec.Struct, frozen=True, tag="ask"):
+    """What is being done for this id, and why does it take so long?"""
 
     id: int
 
@@ -196,8 +235,9 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
 
     @classmethod
     def of(cls, id: int, error: SdsError) -> Failed:
-        """Puts one of our errors into words."""
-        return cls(id, type(error).__name__, error.message, error.facts)
+        """Puts one of our errors into words; a kind that only the server knows goes by the name of its base."""
+        kind = next(each.__name__ for each in type(error).__mro__ if each.__name__ in errors.__all__)
+        return cls(id, kind, error.message, error.facts)
 
     def error(self) -> SdsError:
         """The error again, on the other side."""
@@ -214,12 +254,19 @@ class Later(msgspec.Struct, frozen=True, tag="later"):
     id: int
 
 
+class Told(msgspec.Struct, frozen=True, tag="told"):
+    """What is being done for an id, in words."""
+
+    id: int
+    text: str
+
+
 class Trim(msgspec.Struct, frozen=True, tag="trim"):
     """Somebody starves for room: give back what you only prefetched."""
 
 
-Request: TypeAlias = Hello | Get | Release | Want | Read | Head | List | Put
-Reply: TypeAlias = Welcome | Got | Parts | Listing | Done | Failed | Later | Trim
+Request: TypeAlias = Hello | Get | Release | Want | Pause | Ask | Read | Head | List | Put
+Reply: TypeAlias = Welcome | Got | Parts | Listing | Done | Failed | Later | Told | Trim
 
 _LENGTH = struct.Struct(">I")
 _ENCODER = msgspec.msgpack.Encoder()

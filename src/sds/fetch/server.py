@@ -7,7 +7,6 @@ folder, which makes its limit exact, and ends shortly after its last client.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import resource
 import signal
@@ -20,14 +19,16 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
-from sds.errors import CacheError, CacheFull, SdsError
+from sds.errors import CacheError, SdsError
 from sds.fetch import protocol as p
 from sds.fetch.cache import Cache
 from sds.fetch.flights import Flight, Flights
-from sds.fetch.launch import READY, SCANNING, SERVER_LOCK, address_in, open_lock, peer_uid, short_name
+from sds.fetch.launch import READY, SCANNING, peer_uid, short_name
+from sds.fetch.owner import Claim
+from sds.fetch.reports import too_small
 from sds.fetch.session import Session, Ticket
+from sds.fetch.versions import Versions
 from sds.units import format_bytes
-from sds.urls import redact
 
 __all__ = ["Server", "main"]
 
@@ -39,22 +40,30 @@ _MAX_TRIM_EVERY_S = 5.0
 _PATIENCE_S = 1.0  # how long a flight waits for room while others are on their way
 _GRACE_S = 2.0  # after a server was killed, its clients have this long to hold their files again
 _YOUNG_S = 60.0
-_LOCK_WAIT_S = 10.0
+_DISTRUST_S = 120.0  # what a disk had written so long before the machine went down is safe
+_EXPIRE_EVERY_S = 1.0
+_ANSWER_S = 5.0  # how long a client may take to say whether it is paused
 _OWN_PATIENCE = 10  # times the timeout, for a client that holds files itself: it may let go of them when it goes on
 
 
 class Server:
     """Owns the cache folder while it lives."""
 
-    def __init__(self, dst: str, *, was_killed: bool = False) -> None:
+    def __init__(self, claim: Claim, *, was_killed: bool = False) -> None:
+        self._claim = claim
         self.lock = threading.RLock()
-        self.cache = Cache(Path(dst) / "objects", on_progress=_show_life)
+        distrust_s = _DISTRUST_S if claim.has_rebooted else None
+        self.cache = Cache(claim.folder / "objects", on_progress=_show_life, distrust_s=distrust_s)
         self.flights = Flights(self.cache, self.lock, self.flush, time.monotonic() + _GRACE_S if was_killed else 0.0)
+        self.versions = Versions(self.flights.stores, self.lock, self.flush)
         self.errands = ThreadPoolExecutor(16, thread_name_prefix="errand")
         self.unsent: deque[Session] = deque()
         self._sessions: set[Session] = set()
         self._idle_since = time.monotonic() + _FIRST_CLIENT_S - _IDLE_S
         self._trimmed_at = 0.0
+        self._expired_at = 0.0
+        self._has_warned_of_disk = False
+        self.cache.on_full_disk = self._warn_of_full_disk
 
     def flush(self) -> None:
         """Sends what was posted to clients. Not under the lock."""
@@ -76,7 +85,10 @@ class Server:
             for other in self._sessions - {session}:
                 other.post(p.Welcome(os.getpid(), _smaller(limit)))
         own = session.options.limit
-        return _smaller(limit) if limit is not None and (own is None or own > limit) else None
+        warnings = [_smaller(limit)] if limit is not None and (own is None or own > limit) else []
+        if self._claim.guest_of is not None:
+            warnings.append(_guest(self._claim))
+        return "; ".join(warnings) or None
 
     def forget(self, session: Session) -> None:
         """A client is gone."""
@@ -91,6 +103,8 @@ class Server:
         limits = [s.options.limit for s in self._sessions if s.options.limit is not None]
         self.cache.limit = min(limits, default=None)
         self.cache.policy = "lru" if all(s.options.policy == "lru" for s in self._sessions) else "keep"
+        self.cache.ttl_s = min((s.options.ttl_s for s in self._sessions if s.options.ttl_s is not None), default=None)
+        self.cache.expire()
         self.cache.shrink()
         self.flights.admit()
         for session in self._sessions:
@@ -111,7 +125,9 @@ class Server:
                 with self.lock:
                     if not self._sessions and time.monotonic() - self._idle_since > _IDLE_S:
                         return
-                    self._relieve()
+                    if not self._claim.beat():  # the folder is gone, or another host's: clients find what is there now
+                        return
+                    self._look_after()
                 self.flush()
                 continue
             except OSError:  # no descriptor left: somebody will hang up, and the caller waits in the queue
@@ -125,6 +141,21 @@ class Server:
                 self._idle_since = time.monotonic() + 1.0  # it will say hello
             session = Session(self, p.Wire(connection))
             threading.Thread(target=session.run, name="session", daemon=True).start()
+
+    def _look_after(self) -> None:
+        """What is due now and then."""
+        now = time.monotonic()
+        if now - self._expired_at > _EXPIRE_EVERY_S:
+            self._expired_at = now
+            self.cache.expire()
+        self._relieve()
+
+    def _warn_of_full_disk(self) -> None:
+        """Once is enough."""
+        if not self._has_warned_of_disk:
+            self._has_warned_of_disk = True
+            for session in self._sessions:
+                session.post(p.Welcome(os.getpid(), _full_disk(self.cache)))
 
     def _relieve(self) -> None:
         """Helps flights that wait for room: asks for what was only prefetched; in the end, says what is wrong."""
@@ -152,19 +183,20 @@ class Server:
                 continue  # it asks for its size
             waited_s = now - max(ticket.wanted_since or now, self.flights.landed_at)
             timeout_s = ticket.session.options.timeout_s
-            # a client that pauses holds what its own threads wait for: that is no error until it has lasted very long
-            if waited_s > timeout_s and (waited_s > _OWN_PATIENCE * timeout_s or not ticket.session.holds_files):
-                self.flights.give_up(flight, ticket, self._too_small(flight, waited_s))
+            # a client may pause where nobody can see it, and hold what its own threads wait for
+            patience = _OWN_PATIENCE if ticket.session.holds_files else 1
+            if waited_s > patience * timeout_s and not self._is_anybody_paused(now):
+                num_holders = sum(any(any(t.entries) for t in s.tickets.values()) for s in self._sessions)
+                error = too_small(self.cache, flight, waited_s, num_holders, _wanted_by(ticket.session))
+                self.flights.give_up(flight, ticket, error)
                 return
 
-    def _too_small(self, flight: Flight, waited_s: float) -> CacheFull:
-        holders = sum(1 for s in self._sessions if any(any(t.entries) for t in s.tickets.values()))
-        limit, held, url = self.cache.limit or 0, self.cache.leased_bytes, redact(flight.url)
-        return CacheFull(
-            f"no room in the cache for {waited_s:.0f} s: {format_bytes(held)} of {format_bytes(limit)} are in use "
-            f"by {holders} clients, and {format_bytes(flight.wanted)} more are wanted for {url}",
-            hint=f"cache_limit of at least {held + flight.wanted} bytes, or fewer processes, or smaller batches",
-            url=url,
+    def _is_anybody_paused(self, now: float) -> bool:
+        """Whether room comes free when somebody's training loop goes on; who was just asked may yet say so."""
+        return any(
+            session.holds_files
+            and (session.is_paused or (session.answered_at < self._trimmed_at and now - self._trimmed_at < _ANSWER_S))
+            for session in self._sessions
         )
 
 
@@ -174,8 +206,27 @@ def _wanted(flight: Flight) -> list[Ticket]:
     return [ticket for ticket in tickets.values() if ticket.wanted_since is not None]
 
 
+def _wanted_by(session: Session) -> int:
+    """Bytes of all that somebody in a client waits for."""
+    waiting = (ticket for ticket in session.tickets.values() if ticket.wanted_since is not None)
+    flights = {flight.key: flight for ticket in waiting for flight in ticket.flights if flight.is_parked}
+    return sum(flight.size or flight.wanted for flight in flights.values())
+
+
 def _smaller(limit: int) -> str:
     return f"another job on this cache folder has a smaller limit, which holds: {format_bytes(limit)}"
+
+
+def _guest(claim: Claim) -> str:
+    return (
+        f"another host uses this cache folder ({claim.guest_of}): this one keeps its files in {claim.folder}, "
+        "up to a limit of its own; a `dst` on a local disk is faster"
+    )
+
+
+def _full_disk(cache: Cache) -> str:
+    limit = "there is no cache_limit" if cache.limit is None else f"cache_limit is {format_bytes(cache.limit)}"
+    return f"the disk is full: the cache goes on with {format_bytes(cache.room or 0)} ({limit})"
 
 
 def _show_life() -> None:
@@ -183,29 +234,6 @@ def _show_life() -> None:
     with suppress(OSError):  # nobody does any more
         sys.stdout.write(f"{SCANNING}\n")
         sys.stdout.flush()
-
-
-def _own(dst: Path, place: Path) -> Path | None:
-    """Makes this process the only server of the folder; the kernel lets go of the lock when it dies.
-
-    Writes into the lock file where this one will listen; returns where the one before it did.
-    """
-    descriptor = open_lock(dst, SERVER_LOCK)
-    deadline = time.monotonic() + _LOCK_WAIT_S
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            break
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                holder = os.pread(descriptor, 200, 0).decode(errors="replace").partition("\n")[0]
-                hint = "a cache folder belongs to one host at a time: choose another `dst` on this host"
-                raise CacheError(f"cache folder is served by another process: {dst}: {holder}", hint=hint) from None
-            time.sleep(0.02)
-    before = address_in(os.pread(descriptor, 10_000, 0).decode(errors="surrogateescape"))
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, f"pid {os.getpid()} on {socket.gethostname()}\n".encode() + b"at " + os.fsencode(place), 0)
-    return before
 
 
 def _listen(address: Path) -> socket.socket:
@@ -242,12 +270,12 @@ def main(dst: str, address: str) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 65536)), hard))
     place = Path(address)
     try:
-        before = _own(Path(dst), place)
+        claim = Claim(Path(dst), place)
         # a server that ended by itself took its socket along
-        was_killed = os.path.lexists(place) or (before is not None and os.path.lexists(before))
+        was_killed = os.path.lexists(place) or (claim.before is not None and os.path.lexists(claim.before))
         place.unlink(missing_ok=True)
         _sweep(place.parent)
-        server = Server(dst, was_killed=was_killed)
+        server = Server(claim, was_killed=was_killed)
         listener = _listen(place)
     except SdsError as error:
         sys.stdout.write(f"{error}\n")
@@ -263,6 +291,7 @@ def main(dst: str, address: str) -> None:
         place.unlink(missing_ok=True)
     with server.lock:  # nobody begins another file
         server.cache.sweep()
+        claim.leave()
         os._exit(0)  # download threads may be inside native calls; everything on disk is whole at any moment
 
 

@@ -1,57 +1,59 @@
 """Session: one client's connection to the fetch server. Requests in, replies out, leases held.
 
 A lease lives as long as the connection that asked for it, so the kernel releases what a killed client held. Replies
-wait in an outbox and are sent outside the server's lock, by whichever thread comes by, without blocking: what a client
-does not take at once is left to a thread of its own, so a client that does not read stops nobody else.
+go into an outbox under the server's lock, and are sent outside it.
 """
 
 from __future__ import annotations
 
 import os
-import threading
 import time
-from collections import deque
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from sds.errors import CacheError, FetchError, SdsError
+from sds.errors import CacheError, SdsError
 from sds.fetch import protocol as p
 from sds.fetch.cache import Entry, key_of
+from sds.fetch.errands import run_errand
 from sds.fetch.flights import Flight
-from sds.storage import Store, StoreOptions
-from sds.storage.listing import list_below
-from sds.types import ObjectInfo
-from sds.urls import redact, split
+from sds.fetch.outbox import Outbox
+from sds.fetch.reports import describe
+from sds.fetch.versions import Changed
+from sds.storage import StoreOptions
+from sds.urls import split
 
 if TYPE_CHECKING:
     from sds.fetch.server import Server
 
 __all__ = ["Session", "Ticket"]
 
-_MAX_READ = p.MAX_FRAME - 2**20
+_MAX_CHANGES = 3  # how often an object may change between the question for its version and its download
 
 
 class Ticket:
     """One Get of one session: which of its files are here, and what they took."""
 
-    def __init__(self, session: Session, id: int, num_files: int) -> None:
+    def __init__(self, session: Session, id: int, files: list[p.File]) -> None:
         self.session = session
         self.id = id
-        self.entries: list[Entry | None] = [None] * num_files
+        self.files = files
+        self.entries: list[Entry | None] = [None] * len(files)
         self.flights: list[Flight] = []
-        self.num_missing = num_files
+        self.num_missing = len(files)
         self.num_bytes = 0  # what it keeps in the cache, or will
         self.counts: dict[str, int] = {}
         self.error: SdsError | None = None
         self.wanted_since: float | None = None  # when the client said that somebody waits for it
+        self.num_changes = 0  # how often an object was found changed since its version was asked for
 
     def landed(self, slot: int, entry: Entry, counts: dict[str, int]) -> None:
         """A file is here, and leased."""
         self.entries[slot] = entry
         self._one_less(counts)
 
-    def failed(self, slot: int, error: SdsError, counts: dict[str, int]) -> None:  # noqa: ARG002 (a Waiter's signature)
-        """A file cannot be had, so neither can the others of this Get."""
+    def failed(self, slot: int, error: SdsError, counts: dict[str, int]) -> None:
+        """A file cannot be had, so neither can the others of this Get; but one that just changed is asked for anew."""
+        if isinstance(error, Changed) and self.session.begin_again(self, slot):
+            return
         self.error = self.error or error
         self._one_less(counts)
 
@@ -66,6 +68,9 @@ class Ticket:
         """What the client is told."""
         if self.error is not None:
             return p.Failed.of(self.id, self.error)
+        waited_s = [flight.waited_s for flight in self.flights if flight.waited_s]
+        if waited_s:  # for room
+            self.counts |= {"waits": len(waited_s), "wait_ms": round(1000 * sum(waited_s))}
         return p.Got(self.id, [entry.path for entry in self.entries if entry], self.counts)
 
 
@@ -75,8 +80,7 @@ class Session:
     def __init__(self, server: Server, wire: p.Wire) -> None:
         self._server = server
         self._wire = wire
-        self._sending = threading.Lock()  # held by whoever sends; may change hands to a thread that finishes a frame
-        self._outbox: deque[p.Reply] = deque()
+        self._outbox = Outbox(wire)
         self._is_welcome = False
         self.options = p.FetchOptions(dst="")
         self.store_options = StoreOptions()
@@ -84,6 +88,8 @@ class Session:
         self._num_bytes = 0  # what its tickets keep in the cache
         self._deferred: dict[int, p.Get] = {}  # asked for, and put off until something is released
         self._is_beginning = False
+        self.is_paused = False  # whoever takes its batches does something else: what it holds comes free later
+        self.answered_at = 0.0  # when it said so, or the contrary
 
     def run(self) -> None:
         """Serves the client until it hangs up."""
@@ -93,9 +99,7 @@ class Session:
         finally:
             self._server.forget(self)
             self._server.flush()  # room came free: others may have been told
-            self._wire.hang_up()
-            with self._sending:  # a descriptor that somebody sends to must not be closed under them
-                self._wire.close()
+            self._outbox.close()
 
     def _handle(self, requests: list[p.Request]) -> bool:
         """Does what was asked; False if that makes no sense, and the client is not worth talking to."""
@@ -111,6 +115,10 @@ class Session:
                     self._release(request.ids)
                 elif isinstance(request, p.Want):
                     self._want(request.id)
+                elif isinstance(request, p.Pause):
+                    self.is_paused, self.answered_at = request.is_paused, time.monotonic()
+                elif isinstance(request, p.Ask):
+                    self.post(p.Told(request.id, self._describe(request.id)))
                 else:
                     self._server.errands.submit(self._errand, request)
         self._server.flush()
@@ -118,33 +126,12 @@ class Session:
 
     def post(self, message: p.Reply) -> None:
         """Leaves a message for the client; `Server.flush` sends it."""
-        self._outbox.append(message)
+        self._outbox.add(message)
         self._server.unsent.append(self)
 
     def flush(self) -> None:
-        """Sends what was posted, outside the lock; if another thread is sending, it takes these along."""
-        # whoever posts does so before looking at `_sending`, whoever sends looks at the outbox after letting go of it
-        while self._outbox and self._sending.acquire(blocking=False):
-            rest = memoryview(b"")
-            try:
-                rest = self._wire.send_now(_frame(_taken(self._outbox)))
-            except OSError:  # a client that is gone is noticed by the reading thread
-                self._outbox.clear()
-            finally:
-                if rest:
-                    threading.Thread(target=self._send_rest, args=(rest,), name="sender", daemon=True).start()
-                else:
-                    self._sending.release()
-
-    def _send_rest(self, rest: memoryview) -> None:
-        """Finishes a frame for a client that reads slowly, however long it takes."""
-        try:
-            self._wire.send(rest)
-        except OSError:
-            self._outbox.clear()
-        finally:
-            self._sending.release()
-        self.flush()
+        """Sends what was posted. Not under the lock."""
+        self._outbox.flush()
 
     def answer(self, ticket: Ticket) -> None:
         """A ticket is complete. Under the server's lock."""
@@ -210,10 +197,10 @@ class Session:
 
         Without shares, files that one client only prefetched would keep out those that another one needs now.
         """
-        share = self._server.share
-        if share is None or not self.tickets:
+        bounds = [each for each in (self._server.share, self.options.ahead_bytes) if each is not None]
+        if not bounds or not self.tickets:
             return True
-        return self._num_bytes + len(request.files) * self._server.flights.usual_size <= share
+        return self._num_bytes + len(request.files) * self._server.flights.usual_size <= min(bounds)
 
     def begin_deferred(self) -> None:
         """Begins what was put off, as far as there is room now. Under the server's lock."""
@@ -229,21 +216,66 @@ class Session:
         self._is_beginning = False
 
     def _begin(self, request: p.Get) -> None:
-        server = self._server
-        ticket = self.tickets[request.id] = Ticket(self, request.id, len(request.files))
-        self._count(ticket, len(request.files) * server.flights.usual_size)
-        for slot, (url, version) in enumerate(request.files):
-            try:
-                key = key_of(url, version, self.store_options.endpoint(split(url).scheme))
-            except SdsError as error:
-                ticket.failed(slot, error, {})
-                continue
-            if server.cache.find(key) is not None:
-                ticket.landed(slot, server.cache.lease(key), {"hits": 1})
-            else:
-                ticket.flights.append(server.flights.join(key, url, version, self.store_options, ticket, slot))
+        ticket = self.tickets[request.id] = Ticket(self, request.id, request.files)
+        self._count(ticket, len(request.files) * self._server.flights.usual_size)
+        for slot, file in enumerate(request.files):
+            self._begin_file(ticket, slot, file)
         if not request.files:
             self.answer(ticket)
+
+    def _begin_file(self, ticket: Ticket, slot: int, file: p.File) -> None:
+        """Seeks a file; first, if the client wants that, asks which version of it there is."""
+        if file.version is not None or self.options.revalidate == "never":
+            self._seek(ticket, slot, file, file.version)
+            return
+
+        def found(version: str | SdsError) -> None:
+            if self.tickets.get(ticket.id) is not ticket:
+                return  # nobody wants it any more
+            if isinstance(version, SdsError):
+                ticket.failed(slot, version, {})
+            else:
+                self._seek(ticket, slot, file, version)
+
+        self._server.versions.ask(self._run, file.url, self.store_options, found)
+
+    def begin_again(self, ticket: Ticket, slot: int) -> bool:
+        """An object changed after its version was asked for: asks anew, if it was asked for. Under the lock."""
+        file = ticket.files[slot]
+        ticket.num_changes += 1
+        is_alive = self.tickets.get(ticket.id) is ticket
+        asked = file.version is None and self.options.revalidate != "never"
+        if not is_alive or not asked or ticket.num_changes > _MAX_CHANGES:
+            return False
+        self._server.versions.forget(self._run, file.url, self.store_options)
+        self._begin_file(ticket, slot, file)
+        return True
+
+    @property
+    def _run(self) -> str:
+        return self.options.run if self.options.revalidate == "run" else ""
+
+    def _seek(self, ticket: Ticket, slot: int, file: p.File, version: str | None) -> None:
+        """A file that is there is leased; for one that is not, a flight begins."""
+        server, url, span = self._server, file.url, file.span
+        try:
+            endpoint = self.store_options.endpoint(split(url).scheme)
+            whole = key_of(url, version, endpoint)
+            key = whole if span is None or server.cache.find(whole) else key_of(url, version, endpoint, span)
+        except SdsError as error:
+            ticket.failed(slot, error, {})
+            return
+        if server.cache.find(key) is not None:
+            ticket.landed(slot, server.cache.lease(key), {"hits": 1})
+        else:
+            ticket.flights.append(server.flights.join(key, url, version, self.store_options, ticket, slot, span))
+
+    def _describe(self, id: int) -> str:
+        """What is being done for a request, in words."""
+        if id in self._deferred:
+            return "it is put off: this client holds its share of the cache"
+        ticket = self.tickets.get(id)
+        return "nothing is known of it" if ticket is None else describe(ticket.flights, self._server.cache)
 
     def _release(self, ids: list[int]) -> None:
         for id in ids:
@@ -268,63 +300,5 @@ class Session:
 
     def _errand(self, request: p.Read | p.Head | p.List | p.Put) -> None:
         """Reads, heads, lists and puts go past the cache, on threads of their own."""
-        stores, options = self._server.flights.stores, self.store_options
-        try:
-            if isinstance(request, p.Read):
-                reply: p.Reply = p.Parts(request.id, stores.call(request.url, options, _reader(request)))
-            elif isinstance(request, p.Head):
-                info = stores.call(request.url, options, lambda store, key: store.head(key))
-                reply = p.Listing(request.id, [ObjectInfo(request.url, info.size, info.version)])
-            elif isinstance(request, p.List):
-                reply = p.Listing(request.id, list_below(stores, request.url, options))
-            else:
-                stores.call(request.url, options, lambda store, key: store.put(key, request.data))
-                reply = p.Done(request.id)
-        except SdsError as error:
-            reply = p.Failed.of(request.id, error)
-        except Exception as error:  # noqa: BLE001 (a process boundary: the client gets an answer, whatever happened)
-            url, hint = redact(request.url), "a defect of sds, not of your data: please report it"
-            message = f"request failed: {url}: {type(error).__name__}"
-            reply = p.Failed.of(request.id, FetchError(message, hint=hint, url=url))
-        self.post(reply)
+        self.post(run_errand(self._server.flights.stores, self.store_options, request))
         self._server.flush()
-
-
-def _taken(outbox: deque[p.Reply]) -> list[p.Reply]:
-    """What goes into the next frame: all there is, but of the large messages only one."""
-    messages: list[p.Reply] = []
-    while outbox:  # only the thread that sends takes out
-        messages.append(outbox.popleft())
-        if isinstance(messages[-1], p.Parts | p.Listing):
-            break
-    return messages
-
-
-def _frame(messages: list[p.Reply]) -> bytes:
-    """The messages as one frame; what cannot be said, or is too large, is replaced by an error that tells so."""
-    try:
-        return p.encode(messages)
-    except FetchError:
-        return p.encode([_sayable(message) for message in messages])
-
-
-def _sayable(message: p.Reply) -> p.Reply:
-    try:
-        p.encode([message])
-    except FetchError as error:
-        if not isinstance(message, p.Welcome | p.Trim):
-            hint = "read in smaller ranges, or list a folder further down"
-            return p.Failed.of(message.id, FetchError(error.message, hint=hint))
-    return message
-
-
-def _reader(request: p.Read) -> Callable[[Store, str], list[bytes]]:
-    def read(store: Store, key: str) -> list[bytes]:
-        if request.ranges is None:
-            body = store.open(key)
-            if body.size is not None and body.size > _MAX_READ:
-                raise FetchError(f"object is too large to be read whole: {body.size} bytes", hint="read it in ranges")
-            return [b"".join(bytes(chunk) for chunk in body.chunks)]
-        return [bytes(part) for part in store.read(key, request.ranges)]
-
-    return read

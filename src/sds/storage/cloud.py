@@ -5,14 +5,19 @@ Sync calls from threads cost half the CPU of obstore's asyncio calls. obstore's 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import obstore
+from obstore.exceptions import InvalidPathError
 from obstore.store import AzureStore, GCSStore, HTTPStore, S3Store
 
-from sds.errors import IntegrityError
+from sds.errors import IntegrityError, UnsupportedSource
+from sds.storage.checksums import digest_of_tag
+from sds.storage.credentials import MetadataProbe, provider_of, relies_on_machine
 from sds.storage.options import StoreOptions
+from sds.storage.rawlist import RawList
 from sds.storage.store import Body, Buffer
 from sds.types import ObjectInfo
 
@@ -20,6 +25,9 @@ __all__ = ["CloudStore", "bare_tag", "version_of"]
 
 _KINDS: dict[str, Any] = {"s3": S3Store, "gs": GCSStore, "az": AzureStore}
 _WHOLE = 8 * 2**20  # objects up to this size are taken in one piece, larger ones in pieces of it
+# obstore's words for status 416, and for a server that answers a range with the whole
+_NOT_SATISFIABLE = re.compile(r"\b416\b|Range Not Satisfiable", re.IGNORECASE)
+_NOT_PARTIAL = re.compile(r"NotPartial|non-partial|range request not supported", re.IGNORECASE)
 _NEVER = "86400s"  # a download may take long, as long as bytes keep coming: read_timeout watches that
 
 
@@ -35,6 +43,10 @@ class CloudStore:
             "allow_http": scheme == "http",  # with False, https is not left by a redirect either
         }
         is_web = scheme in ("http", "https")
+        self._shown = f"{scheme}://{root}"
+        self._tags_are_digests = scheme in ("s3", "gs")
+        self._raw: RawList | None = None  # lists what obstore cannot
+        self._probe: MetadataProbe | None = None  # asked first, if nobody but the machine can say who asks
         headers = options.headers(f"{scheme}://{root.rpartition('@')[2]}") if is_web else {}
         if headers:
             client["default_headers"] = headers
@@ -46,14 +58,45 @@ class CloudStore:
             client["allow_http"] = endpoint.startswith("http://") or bool(settings.get("use_emulator"))
             if scheme == "s3" and options.endpoint("s3"):
                 settings.setdefault("endpoint", options.endpoint("s3"))
-            self._store = _KINDS[scheme](root, config=settings, **shared)
+            provider = provider_of(scheme, settings, options.environment)
+            if provider is not None:
+                shared["credential_provider"] = provider
+            elif relies_on_machine(scheme, settings, options.environment):
+                self._probe = MetadataProbe(settings.get("metadata_endpoint"))
+            if scheme == "s3":
+                self._raw = RawList(root, settings, options, provider)
+            self._store = options.understood(scheme, lambda: _KINDS[scheme](root, config=settings, **shared))
 
-    def open(self, key: str) -> Body:
-        """Begins to get an object; headers are here, the body comes with the chunks."""
-        result = obstore.get(self._store, _literal(key))
+    def _open_store(self) -> Any:
+        if self._probe is not None:
+            self._probe.check(self._shown)
+        return self._store
+
+    def open(self, key: str, span: tuple[int, int] | None = None) -> Body:
+        """Begins to get an object, or a part; headers are here, the body comes with the chunks."""
+        if span is not None:
+            return self._open_part(key, span)
+        result = obstore.get(self._open_store(), _literal(key))
         meta = result.meta
         size = meta["size"]
-        return Body(size, version_of(meta), self._chunks(result, size, key))
+        version = version_of(meta)
+        digest = digest_of_tag(version) if self._tags_are_digests else None
+        return Body(size, version, self._chunks(result, size, key), digest=digest)
+
+    def _open_part(self, key: str, span: tuple[int, int]) -> Body:
+        try:
+            result = obstore.get(self._open_store(), _literal(key), options={"range": span})
+        except Exception as error:
+            if span[0] == 0 and _NOT_SATISFIABLE.search(str(error)):  # an empty object has no first byte
+                body = self.open(key)
+                return body._replace(total=body.size)
+            if _NOT_PARTIAL.search(str(error)):
+                raise UnsupportedSource("the server gives no parts of objects", hint="it is fetched whole") from error
+            raise
+        start, stop = result.range
+        if start != span[0]:
+            raise UnsupportedSource("the server gives other parts than asked for", hint="it is fetched whole")
+        return Body(stop - start, version_of(result.meta), self._chunks(result, stop - start, key), result.meta["size"])
 
     def _chunks(self, result: Any, size: int, key: str) -> Iterator[Buffer]:
         num_bytes = 0
@@ -67,26 +110,38 @@ class CloudStore:
     def read(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[Buffer]:
         """The bytes of several ranges, near ones coalesced into one request."""
         starts, stops = [a for a, _ in ranges], [b for _, b in ranges]
-        return list(obstore.get_ranges(self._store, _literal(key), starts=starts, ends=stops))
+        return list(obstore.get_ranges(self._open_store(), _literal(key), starts=starts, ends=stops))
 
     def head(self, key: str) -> ObjectInfo:
         """Size and version of an object."""
-        meta = obstore.head(self._store, _literal(key))
+        meta = obstore.head(self._open_store(), _literal(key))
         return ObjectInfo(key, meta["size"], version_of(meta))
 
     def list_all(self, prefix: str) -> Iterator[list[ObjectInfo]]:
         """All objects below a prefix, page by page."""
-        for page in obstore.list(self._store, prefix or None, chunk_size=1000):
-            yield [_info(meta) for meta in page]
+        try:
+            for page in obstore.list(self._open_store(), prefix or None, chunk_size=1000):
+                yield [_info(meta) for meta in page]
+        except InvalidPathError:  # of one object among them
+            if self._raw is None or not self._raw.is_possible:
+                raise
+            for raw in self._raw.pages(prefix):
+                yield raw.objects
 
     def list_folder(self, prefix: str) -> tuple[list[str], list[ObjectInfo]]:
         """The folders and objects directly below a prefix."""
-        found = obstore.list_with_delimiter(self._store, prefix or None)
+        try:
+            found = obstore.list_with_delimiter(self._open_store(), prefix or None)
+        except InvalidPathError:
+            if self._raw is None or not self._raw.is_possible:
+                raise
+            pages = list(self._raw.pages(prefix, "/"))
+            return [each for page in pages for each in page.folders], [each for page in pages for each in page.objects]
         return [f"{p.rstrip('/')}/" for p in found["common_prefixes"]], [_info(meta) for meta in found["objects"]]
 
     def put(self, key: str, data: Buffer) -> None:
         """Writes an object, whole."""
-        obstore.put(self._store, _literal(key), data)
+        obstore.put(self._open_store(), _literal(key), data)
 
 
 def _literal(key: str) -> str:

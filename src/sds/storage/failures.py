@@ -1,103 +1,147 @@
 """Foreign errors -> ours, and what may be tried again. The one boundary where the errors of client libraries are met.
 
-Comes in: whatever a client library raised. Goes out: a FetchError with url and hint, and whether trying again may help:
-yes for what passes (timeouts, resets, 5xx, 429), no for what stays (404, 403, 416, bad options).
+Comes in: whatever a client library raised. Goes out: a Verdict: a FetchError with url and hint, and whether trying
+again may help: yes for what passes (timeouts, resets, 5xx, 429), no for what stays (404, 403, 416, bad options).
 """
 
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import NamedTuple
 
 import obstore.exceptions as obs
 
 from sds.errors import AccessDenied, FetchError, FetchTimeout, IntegrityError, ObjectNotFound, OptionError, SdsError
 from sds.redaction import redact, redact_text
-from sds.seeds import jitter
 
-__all__ = ["retrying", "translate"]
+__all__ = ["BadStatus", "Verdict", "no_credentials", "of_status", "translate"]
 
-T = TypeVar("T")
-
-_REASON = re.compile(r"(Connection refused|dns error|No route to host|Network is unreachable|invalid peer certificate)")
+_REASON = re.compile(r"(Connection refused|dns error|No route to host|Network is unreachable)")
+_CERTIFICATE = re.compile(r"InvalidCertificate|CERTIFICATE_VERIFY_FAILED|invalid peer certificate")
+_OURS = re.compile(r"credential provider: AccessDenied: (.+?)(?:\nhint: (.+))?$", re.DOTALL)  # it went through obstore
 _STATUS = re.compile(r"status code: (\d{3})")
 _TIMEOUT = re.compile(r"(?<!retry_)timed? ?out", re.IGNORECASE)  # obstore says it only in the dump
-_MAX_PAUSE_S = 5.0
+_CODE = re.compile(r"<Code>(\w+)</Code>")
+# where machines of a cloud are told who they are: asked by obstore when nobody gave it credentials
+_METADATA = re.compile(r"169\.254\.169\.254|metadata\.google\.internal|/latest/api/token|/latest/meta-data/")
+_THROTTLED = (429, 503)
+# what stores say of credentials, and what to do about it
+_REFUSALS = {
+    "SignatureDoesNotMatch": ("the secret was refused", "the key's id is known, its secret is another: check both"),
+    "InvalidAccessKeyId": ("the key's id is not known to the store", "check access_key_id, and whether endpoint fits"),
+    "ExpiredToken": ("the credentials have expired", "get new ones; a profile with credential_process renews them"),
+    "InvalidToken": ("the session token was refused", "get a new one, or leave it out with keys that need none"),
+    "RequestTimeTooSkewed": ("the clocks of this machine and the store differ", "set this machine's clock"),
+}
 
 
-def translate(error: Exception, url: str) -> tuple[SdsError, bool]:
+class BadStatus(Exception):
+    """An answer with a status that is none of success, from where its headers can be seen."""
+
+    def __init__(self, status: int, retry_after_s: float | None = None) -> None:
+        super().__init__(f"status code: {status}")
+        self.status = status
+        self.retry_after_s = retry_after_s
+
+
+class Verdict(NamedTuple):
+    """What an error is to us.
+
+    Attributes:
+        error: ours.
+        may_pass: whether the request may be tried again.
+        is_throttled: whether the store wants fewer requests.
+        retry_after_s: how long it wants to be left alone, if it said so.
+    """
+
+    error: SdsError
+    may_pass: bool
+    is_throttled: bool = False
+    retry_after_s: float | None = None
+
+
+def translate(error: Exception, url: str) -> Verdict:
     """Our error for a foreign one, and whether the request may be tried again."""
     url = redact(url)
     # obstore appends a debug dump; its first paragraph has the cause. A signed URL inside it would leak its signature.
     whole = str(error)
     cause = redact_text(whole.split("\n\nDebug source")[0].strip())
     if isinstance(error, SdsError):
-        return error, isinstance(error, FetchTimeout | IntegrityError)
+        return Verdict(error, isinstance(error, FetchTimeout | IntegrityError))
+    if isinstance(error, BadStatus):
+        return of_status(error.status, url, cause, error.retry_after_s)
     if isinstance(error, FileNotFoundError | obs.NotFoundError):
         place = "the address" if url.startswith("http") else "the bucket, the key and the endpoint"
         hint = f"check {place}; a deleted object must leave the index too"
-        return ObjectNotFound(f"object not found: {url}", hint=hint, url=url), False
+        return Verdict(ObjectNotFound(f"object not found: {url}", hint=hint, url=url), False)
+    if _METADATA.search(cause):
+        return Verdict(no_credentials(url), False)
     if isinstance(error, PermissionError | obs.PermissionDeniedError | obs.UnauthenticatedError):
-        return _denied(url), False
+        return Verdict(_denied(url, cause), False)
     if isinstance(error, obs.UnknownConfigurationKeyError):
-        return OptionError(f"storage_options are not understood: {cause}", hint="see the guide on stores"), False
+        hint = "see the guide on stores"
+        return Verdict(OptionError(f"storage_options are not understood: {cause}", hint=hint), False)
     if isinstance(error, obs.InvalidPathError | ValueError):
-        return FetchError(f"URL cannot be addressed: {url}: {cause}", hint="is the key well-formed?", url=url), False
+        hint = "obstore takes no names with //, /./ or /../ in them: rename the object, or leave it out of the index"
+        return Verdict(FetchError(f"URL cannot be addressed: {url}: {cause}", hint=hint, url=url), False)
     status = _STATUS.search(cause)
     if status is not None:
         return of_status(int(status[1]), url, cause)
+    return _of_network(error, url, whole, cause)
+
+
+def _of_network(error: Exception, url: str, whole: str, cause: str) -> Verdict:
+    if _CERTIFICATE.search(whole):
+        hint = "is it the right host? One's own authority: SSL_CERT_FILE names a file with its certificate"
+        message = f"the server's certificate is not trusted: {url}"
+        return Verdict(FetchError(message, hint=hint, url=url), False)
     reason = _REASON.search(whole)
     if reason is not None:  # the dump names it, the first paragraph does not
         hint = "is the endpoint right (storage_options={'endpoint': ...}), and does a server listen there?"
-        return FetchError(f"object could not be fetched: {url}: {reason[1]}: {cause}", hint=hint, url=url), True
+        message = f"object could not be fetched: {url}: {reason[1]}: {cause}"
+        return Verdict(FetchError(message, hint=hint, url=url), True)
     if isinstance(error, TimeoutError) or _TIMEOUT.search(whole):
-        return FetchTimeout(
-            f"no answer in time: {url}: {cause}", hint="raise `timeout`, or look at the network", url=url
-        ), True
+        hint = "raise `timeout`, or look at the network"
+        return Verdict(FetchTimeout(f"no answer in time: {url}: {cause}", hint=hint, url=url), True)
     if "Missing" in cause and "Key" in cause:
-        return _denied(url), False
+        return Verdict(no_credentials(url), False)
     hint = "the network or the store failed; raise num_downloading_retries if this passes by itself"
-    return FetchError(f"object could not be fetched: {url}: {cause}", hint=hint, url=url), True
+    return Verdict(FetchError(f"object could not be fetched: {url}: {cause}", hint=hint, url=url), True)
 
 
-def of_status(status: int, url: str, cause: str) -> tuple[SdsError, bool]:
+def of_status(status: int, url: str, cause: str, retry_after_s: float | None = None) -> Verdict:
     """Our error for an HTTP status, and whether it may pass."""
-    if status in (401, 403):
-        return _denied(url), False
+    code = _CODE.search(cause)
+    if status in (401, 403) or (status == 400 and code is not None and code[1] in _REFUSALS):
+        return Verdict(_denied(url, cause), False)
     if status in (404, 410):
-        return ObjectNotFound(f"object not found: {url}", hint="check the URL", url=url), False
+        return Verdict(ObjectNotFound(f"object not found: {url}", hint="check the URL", url=url), False)
     transient = status >= 500 or status in (408, 425, 429)
     hint = "the store is overloaded or failing" if transient else "the store refuses this request"
-    return FetchError(f"the store answered {status}: {url}: {cause}", hint=hint, url=url), transient
+    error = FetchError(f"the store answered {status}: {url}: {cause}", hint=hint, url=url)
+    return Verdict(error, transient, status in _THROTTLED, retry_after_s)
 
 
-def _denied(url: str) -> AccessDenied:
+def _denied(url: str, cause: str) -> AccessDenied:
+    """The store knows who asks, or that nobody in particular does, and says no."""
+    ours = _OURS.search(cause)
+    if ours is not None:
+        return AccessDenied(ours[1], hint=ours[2], url=url)
+    code = _CODE.search(cause)
+    if code is not None and code[1] in _REFUSALS:
+        fact, hint = _REFUSALS[code[1]]
+        return AccessDenied(f"access denied: {url}: {fact} ({code[1]})", hint=hint, url=url)
     hint = (
-        "set the credentials (environment, or storage_options={'access_key_id': ..., 'secret_access_key': ...}); "
-        "for public data storage_options={'anonymous': True}"
+        "set the credentials (environment, or storage_options={'access_key_id': ..., 'secret_access_key': ...}), and "
+        "see that they may read this; for public data storage_options={'anonymous': True}"
     )
     return AccessDenied(f"access denied: {url}", hint=hint, url=url)
 
 
-def retrying(
-    attempt: Callable[[], T],
-    url: str,
-    num_retries: int,
-    on_retry: Callable[[], Any] = lambda: None,
-    *,
-    pause_s: float = 0.1,
-) -> T:
-    """Calls `attempt`; on an error that may pass, waits a growing, jittered pause and calls it again."""
-    for remaining in range(num_retries, -1, -1):
-        try:
-            return attempt()
-        except Exception as error:
-            ours, transient = translate(error, url)
-            if not (transient and remaining):
-                raise ours from error
-        on_retry()
-        time.sleep(jitter(0.5, 1.5) * pause_s)
-        pause_s = min(2 * pause_s, _MAX_PAUSE_S)
-    raise AssertionError("the last attempt returns or raises")
+def no_credentials(url: str) -> AccessDenied:
+    """Nobody said who asks: neither options nor environment, nor a profile, nor the machine itself."""
+    hint = (
+        "set the credentials (environment, a profile, or storage_options={'access_key_id': ..., 'secret_access_key': "
+        "...}); for public data storage_options={'anonymous': True}"
+    )
+    return AccessDenied(f"access denied: no credentials were found: {redact(url)}", hint=hint, url=url)

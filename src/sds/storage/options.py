@@ -6,15 +6,20 @@ settings of one scheme. They live in memory only; `repr` shows no value.
 
 from __future__ import annotations
 
+import difflib
 import hashlib
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import msgspec
+from obstore.exceptions import UnknownConfigurationKeyError
 
 from sds.errors import OptionError
 from sds.urls import SCHEMES, host_of
 
 __all__ = ["StoreOptions"]
+
+T = TypeVar("T")
 
 # our names -> the names that obstore gives them, per scheme
 _NAMES: dict[str, dict[str, str]] = {
@@ -39,6 +44,18 @@ _NAMES: dict[str, dict[str, str]] = {
 # anonymous on GCS: before a put, obstore would still ask the machine's metadata service for a token; with this, not
 _NOBODY = '{"disable_oauth": true, "client_email": "", "private_key": "", "private_key_id": ""}'
 _ENDPOINT_VARIABLES = {"s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"), "az": ("AZURE_ENDPOINT",)}
+
+# what else may stand under a scheme, as obstore calls it: only to guess what a misspelt one was meant to be
+_OTHERS = {
+    "s3": (
+        "checksum_algorithm conditional_put container_credentials_relative_uri container_credentials_full_uri "
+        "metadata_endpoint role_arn role_session_name server_side_encryption sts_endpoint unsigned_payload "
+        "virtual_hosted_style_request web_identity_token_file"
+    ),
+    "gs": "service_account service_account_key application_credentials bearer_token",
+    "az": "client_id client_secret tenant_id authority_host sas_key token use_emulator msi_endpoint use_azure_cli",
+}
+_OURS = ("checksums",)  # not for the store's client
 
 _PER_HOST = "headers go to the one host that they are given for: {'https://host': {'headers': {...}}}"
 
@@ -77,6 +94,8 @@ class StoreOptions(msgspec.Struct, frozen=True, repr_omit_defaults=True):
                 own |= value
             elif not isinstance(value, dict):
                 flat[name] = value
+        for name in _OURS:
+            own.pop(name, None)
         names = _NAMES[scheme]
         # flat options speak to whichever store understands them; options under a scheme must be understood by it
         chosen = {names[k]: v for k, v in flat.items() if k in names}
@@ -86,6 +105,25 @@ class StoreOptions(msgspec.Struct, frozen=True, repr_omit_defaults=True):
         if scheme == "gs" and chosen.get("skip_signature"):
             chosen.setdefault("service_account_key", _NOBODY)
         return chosen
+
+    @property
+    def checksums(self) -> bool:
+        """Whether the user wants bodies hashed where the store says what they should be."""
+        places = [self.settings, *(value for value in self.settings.values() if isinstance(value, dict))]
+        return any(place.get("checksums") for place in places)
+
+    def understood(self, scheme: str, make: Callable[[], T]) -> T:
+        """What `make` makes of the settings; an OptionError with a guess where a name in them is unknown."""
+        try:
+            return make()
+        except UnknownConfigurationKeyError as error:
+            names = [*_NAMES[scheme], *_OTHERS.get(scheme, "").split()]
+            for given in (str(k) for v in self.settings.values() if isinstance(v, dict) for k in v):
+                close = difflib.get_close_matches(given, names, n=1)
+                if close and close[0] != given and given in str(error):
+                    hint = f"did you mean {close[0]!r}?"
+                    raise OptionError(f"storage_options are not understood: {given!r}", hint=hint) from error
+            raise
 
     def headers(self, url: str) -> dict[str, str]:
         """The headers that the user set for the host of a web URL, and for no other."""

@@ -13,26 +13,49 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from sds.storage.failures import retrying
+import msgspec
+
 from sds.storage.options import StoreOptions
+from sds.storage.profiles import fill
+from sds.storage.retries import retrying
 from sds.types import ObjectInfo
 from sds.urls import split
 
-__all__ = ["Body", "Store", "Stores", "Buffer", "is_other"]
+__all__ = ["Body", "Store", "Stores", "Buffer", "is_other", "size_in"]
 
 T = TypeVar("T")
+_MAX_OPEN = 1000  # an index may name millions of hosts
 Buffer = Any  # anything with the buffer protocol: bytes, memoryview, obstore's Bytes (typing.Buffer is Python 3.12)
 
 
 class Body(NamedTuple):
-    """An open object: its size (None if the server does not say), its version, and its bytes, to be read once."""
+    """An open object, or a part of one.
+
+    Attributes:
+        size: of what is to be read; None if the server does not say.
+        version: of the object.
+        chunks: the bytes, to be read once.
+        total: size of the object, if this is a part of it.
+        digest: the MD5 that it should have, as hex digits, if the store says so.
+    """
 
     size: int | None
     version: str
     chunks: Iterator[Buffer]
+    total: int | None = None
+    digest: str | None = None
 
 
 _NO_TAG = re.compile(r"\d+-(.*[.: ].*)?")  # size and time of change, which a listing and a header spell in other ways
+
+
+_SIZE = re.compile(r"(\d{1,15})-\d+\.\d{6}")  # as version_of spells it where there is no tag
+
+
+def size_in(version: str | None) -> int | None:
+    """The size that a version without a tag tells of."""
+    match = _SIZE.fullmatch(version or "")
+    return None if match is None else int(match[1])
 
 
 def is_other(version: str, expected: str | None) -> bool:
@@ -45,8 +68,12 @@ def is_other(version: str, expected: str | None) -> bool:
 class Store(Protocol):
     """What a place must be able to do. Keys are literal; `prefix` is "" or ends in "/"."""
 
-    def open(self, key: str) -> Body:
-        """Begins to get an object."""
+    def open(self, key: str, span: tuple[int, int] | None = None) -> Body:
+        """Begins to get an object, or its bytes [start, stop), fewer if it ends before that.
+
+        Raises:
+            UnsupportedSource: the server gives no parts of objects.
+        """
         ...
 
     def read(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[Buffer]:
@@ -79,7 +106,11 @@ class Stores:
         self._lock = threading.Lock()
 
     def intern(self, options: StoreOptions) -> StoreOptions:
-        """One object for all equal options: clients that want the same share their stores and connections."""
+        """One object for all equal options: clients that want the same share their stores and connections.
+
+        What an AWS profile says of region and endpoint is in it: cache keys depend on the endpoint.
+        """
+        options = msgspec.structs.replace(options, environment=fill(options.environment))
         with self._lock:
             return self._known.setdefault(options.identity(), options)
 
@@ -91,12 +122,12 @@ class Stores:
         on_retry: Callable[[], Any] = lambda: None,
     ) -> T:
         """Runs `verb(store, key)` with retries; what comes out is a result or one of our errors."""
+        return retrying(lambda: self.once(url, options, verb), url, options.num_retries, on_retry)
+
+    def once(self, url: str, options: StoreOptions, verb: Callable[[Store, str], T]) -> T:
+        """Runs `verb(store, key)` one time; what is raised is the client library's own."""
         address = split(url)
-
-        def attempt() -> T:
-            return verb(self._store(address.scheme, address.root, options), address.key)
-
-        return retrying(attempt, url, options.num_retries, on_retry)
+        return verb(self._store(address.scheme, address.root, options), address.key)
 
     def _store(self, scheme: str, root: str, options: StoreOptions) -> Store:
         identity = (scheme, root, id(options))
@@ -110,6 +141,8 @@ class Stores:
                 kind: Any = WebStore if scheme in ("http", "https") else CloudStore
                 with _environment(options.environment):
                     store = self._stores[identity] = kind(scheme, root, options)
+                if len(self._stores) > _MAX_OPEN:
+                    del self._stores[next(iter(self._stores))]  # whoever uses it still has it
             return store
 
 

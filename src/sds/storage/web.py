@@ -1,11 +1,15 @@
 """WebStore: an HTTP host. Plain URLs go through obstore; the odd ones, which it cannot say, through urllib3.
 
 Odd are URLs with a query (signed URLs, image services), with an empty segment or with escapes that obstore would write
-in another way, and servers that give no length. Redirects never leave https for http.
+in another way, and servers that give no length. Redirects never leave https for http. Bodies are taken as they were
+stored: neither client undoes a Content-Encoding, so no small answer grows into a large one.
 """
 
 from __future__ import annotations
 
+import email.utils
+import re
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 from urllib.parse import quote, unquote, urljoin, urlsplit
@@ -13,8 +17,9 @@ from urllib.parse import quote, unquote, urljoin, urlsplit
 import urllib3
 
 from sds.errors import AccessDenied, FetchError, IntegrityError, UnsupportedSource
+from sds.storage.checksums import digest_of_headers
 from sds.storage.cloud import CloudStore, bare_tag
-from sds.storage.failures import of_status
+from sds.storage.failures import BadStatus, of_status, translate
 from sds.storage.options import StoreOptions
 from sds.storage.store import Body, Buffer
 from sds.types import ObjectInfo
@@ -24,7 +29,9 @@ __all__ = ["WebStore"]
 
 _CHUNK = 2**20
 _MAX_REDIRECTS = 5
+_PART = re.compile(r"bytes (\d{1,15})-(\d{1,15})/(\d{1,15})")
 _REDIRECTS = (301, 302, 303, 307, 308)
+_CAREFUL_S = 30.0  # after a host wanted fewer requests, it is asked by the client that sees its Retry-After
 
 
 class WebStore:
@@ -41,18 +48,21 @@ class WebStore:
         self._timeout = urllib3.Timeout(connect=min(10.0, options.timeout_s), read=options.timeout_s)
         self._pool = urllib3.PoolManager(maxsize=64, retries=False)
         self._gives_no_length = False
+        self._careful_until = 0.0
 
-    def open(self, key: str) -> Body:
-        """Begins to get an object."""
-        if self._is_odd(key) or self._gives_no_length:
-            return self._open_odd(key)
+    def open(self, key: str, span: tuple[int, int] | None = None) -> Body:
+        """Begins to get an object, or a part of it."""
+        if self._is_odd(key) or self._gives_no_length or time.monotonic() < self._careful_until:
+            return self._open_odd(key) if span is None else self._open_odd_part(key, span)
         try:
-            return self._plain.open(unquote(key))
+            return self._plain.open(unquote(key), span)
         except Exception as error:
+            if translate(error, self._shown).is_throttled:
+                self._careful_until = time.monotonic() + _CAREFUL_S
             if "content length" not in str(error).lower().replace("-", " "):
                 raise
             self._gives_no_length = True
-            return self._open_odd(key)
+            return self.open(key, span)
 
     def _is_odd(self, key: str) -> bool:
         return self._has_private_headers or _is_odd(key)
@@ -61,7 +71,17 @@ class WebStore:
         response = self._request("GET", key)
         length = response.headers.get("Content-Length")
         size = int(length) if length is not None and length.isdigit() else None
-        return Body(size, _version(response.headers, size), self._chunks(response, size, key))
+        digest = digest_of_headers(response.headers.get("Content-MD5"), response.headers.get("x-goog-hash"))
+        return Body(size, _version(response.headers, size), self._chunks(response, size, key), digest=digest)
+
+    def _open_odd_part(self, key: str, span: tuple[int, int]) -> Body:
+        response = self._request("GET", key, {"Range": f"bytes={span[0]}-{span[1] - 1}"})
+        found = _PART.fullmatch(response.headers.get("Content-Range", ""))
+        if response.status != 206 or found is None or int(found[1]) != span[0]:
+            response.close()
+            raise UnsupportedSource("the server gives no parts of objects", hint="it is fetched whole")
+        size, total = int(found[2]) + 1 - span[0], int(found[3])
+        return Body(size, _version(response.headers, total), self._chunks(response, size, key), total)
 
     def _chunks(self, response: Any, size: int | None, key: str) -> Iterator[Buffer]:
         num_bytes = 0
@@ -146,13 +166,27 @@ class WebStore:
                 continue
             if response.status >= 300:
                 _discard(response)
-                error, transient = of_status(response.status, self._shown + key.partition("?")[0], str(response.reason))
-                # what may pass is raised as a foreign error, so that `retrying` sees its status and tries again
-                raise urllib3.exceptions.HTTPError(f"status code: {response.status}") if transient else error
+                verdict = of_status(response.status, self._shown + key.partition("?")[0], str(response.reason))
+                if not verdict.may_pass:
+                    raise verdict.error
+                # what may pass is raised as a foreign error, so that whoever tries again sees what the server wants
+                raise BadStatus(response.status, _retry_after_s(response.headers.get("Retry-After")))
             return response
         raise FetchError(
             f"more than {_MAX_REDIRECTS} redirects: {self._shown}{key.partition('?')[0]}", hint="use the final URL"
         )
+
+
+def _retry_after_s(text: str | None) -> float | None:
+    """What a Retry-After header says, seconds or a date; None if it makes no sense."""
+    if not text:
+        return None
+    if re.fullmatch(r"\d{1,9}(\.\d{1,9})?", text.strip()):
+        return float(text)
+    try:
+        return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - time.time())
+    except (ValueError, TypeError, OverflowError):
+        return None
 
 
 def _discard(response: Any) -> None:

@@ -1,8 +1,8 @@
 """What we ship for tests: real servers on loopback, and contracts that a new part has only to be held against.
 
 `S3Server`, `GCSServer`, `AzureServer` and `HTTPServer` serve while their `with` block runs; `StoreContract` is a test
-class for stores; `check_resume` stops a loader everywhere and goes on. Names resolve on first use, so importing the
-room costs nothing and needs none of the servers.
+class for stores; `FaultyProxy` and `FaultyStore` fail by script; `check_resume` stops a loader everywhere and goes on.
+Names resolve on first use, so importing the room costs nothing and needs none of the servers.
 """
 
 from __future__ import annotations
@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sds.testing.contracts import StoreContract as StoreContract
+    from sds.testing.faults import Fault as Fault
+    from sds.testing.faults_proxy import FaultyProxy as FaultyProxy
+    from sds.testing.faults_store import FaultyStore as FaultyStore
     from sds.testing.resume import Topology as Topology
     from sds.testing.resume import check_resume as check_resume
     from sds.testing.servers import AzureServer as AzureServer
@@ -22,6 +25,9 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "StoreContract": "sds.testing.contracts",
+    "Fault": "sds.testing.faults",
+    "FaultyProxy": "sds.testing.faults_proxy",
+    "FaultyStore": "sds.testing.faults_store",
     "check_resume": "sds.testing.resume",
     "Topology": "sds.testing.resume",
     "S3Server": "sds.testing.servers",

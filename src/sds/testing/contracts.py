@@ -24,7 +24,7 @@ import pytest
 
 from sds.errors import FetchError, ObjectNotFound, SdsError
 from sds.storage import Store
-from sds.storage.failures import retrying
+from sds.storage.retries import retrying
 from sds.types import ObjectInfo
 
 __all__ = ["StoreContract"]
@@ -123,6 +123,15 @@ class StoreContract:
         assert self.ask(store.open, key).size == 0
         assert self.get(store, key) == b""
         assert self.ask(store.head, key).size == 0
+
+    def test_a_part_of_an_object_says_how_large_the_whole_is(self, store: Store, prefix: str, write: Write) -> None:
+        key, data = f"{prefix}parts.bin", bytes(range(256)) * 10
+        write(key, data)
+        version = self.ask(store.head, key).version
+        for start, stop in ((0, 100), (100, 356), (2500, 9000)):  # the last one ends with the object
+            body = self.ask(store.open, key, (start, stop))
+            assert b"".join(bytes(chunk) for chunk in body.chunks) == data[start:stop]
+            assert (body.size, body.total, body.version) == (len(data[start:stop]), len(data), version)
 
     def test_a_large_object_comes_in_pieces(self, store: Store, prefix: str, write: Write) -> None:
         key, data = f"{prefix}large.bin", secrets.token_bytes(2**20) * (_LARGE // 2**20) + b"end"

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
+import time
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, precondition, rule
 
 from sds.errors import CacheError
 from sds.fetch import cache as cache_module
@@ -34,6 +37,27 @@ def bytes_in(folder: Path) -> int:
     return sum(path.lstat().st_size for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
 
 
+HARMS = ("deleted", "emptied", "shortened", "lengthened", "link", "pipe", "folder")
+
+
+def harm(path: str, how: str) -> None:
+    """Does something to a cached file that is not to be done; an empty one cannot be made shorter."""
+    size = os.lstat(path).st_size if os.path.lexists(path) else 0
+    with contextlib.suppress(FileNotFoundError):
+        if how in ("emptied", "shortened") and size and os.path.isfile(path):
+            os.truncate(path, 0 if how == "emptied" else size - 1)
+        elif how == "lengthened":
+            os.truncate(path, size + 1)
+        else:
+            os.unlink(path)
+    if how == "link":
+        os.symlink("/etc/hostname", path)
+    elif how == "pipe":
+        os.mkfifo(path)
+    elif how == "folder":
+        os.mkdir(path)
+
+
 class Machine(RuleBasedStateMachine):
     """Flights and clients in any order, against a folder on disk."""
 
@@ -49,6 +73,7 @@ class Machine(RuleBasedStateMachine):
         self.cache = Cache(self.folder, limit=100)
         self.held: list[Entry] = []
         self.in_flight: set[str] = set()
+        self.harmed: set[Entry] = set()
 
     def teardown(self) -> None:
         self.place.cleanup()
@@ -98,11 +123,40 @@ class Machine(RuleBasedStateMachine):
     def change_policy(self, policy: str) -> None:
         self.cache.policy = policy
 
-    @rule(number=st.integers(0, 12))
-    def delete_from_outside(self, number: int) -> None:
+    @rule(number=st.integers(0, 12), how=st.sampled_from(HARMS), is_leased=st.booleans())
+    def harm_from_outside(self, number: int, how: str, is_leased: bool) -> None:
+        """Somebody else is in the folder; files in use are harmed too. Bytes added from outside are not counted."""
         entry = self.cache._entries.get(key(number))
-        if entry is not None and not entry.num_leases:
-            Path(entry.path).unlink(missing_ok=True)
+        if entry is None or bool(entry.num_leases) != is_leased or how in ("lengthened", "folder"):
+            return
+        harm(entry.path, how)
+        self.harmed.add(entry)
+
+    @rule(seconds=st.integers(0, 100))
+    def age(self, seconds: int) -> None:
+        """Some files are suddenly old."""
+        self.cache.ttl_s = 50.0
+        for entry in list(self.cache._entries.values())[: seconds % 4]:
+            entry.made_at -= seconds
+        self.cache.expire()
+        self.cache.ttl_s = None
+
+    @rule()
+    def fill_the_disk(self) -> None:
+        self.cache.note_full_disk()
+
+    @rule()
+    def empty_the_disk(self) -> None:
+        self.cache._full_until = 0.0
+
+    @precondition(lambda self: not self.held and not self.in_flight)
+    @rule(distrust_s=st.sampled_from([None, 0.0, 1e9]))
+    def start_again(self, distrust_s: float | None) -> None:
+        before = {entry.key: entry for entry in self.cache._entries.values()}
+        self.cache = Cache(self.folder, limit=100, distrust_s=distrust_s)
+        left = {entry.key for entry in self.cache._entries.values()}
+        whole = {k for k, entry in before.items() if entry not in self.harmed}
+        assert left == set() if distrust_s else left <= whole if distrust_s is not None else left == whole
 
     @invariant()
     def the_limit_holds(self) -> None:
@@ -110,8 +164,16 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def what_is_held_is_there(self) -> None:
-        assert all(os.stat(entry.path).st_size == entry.size for entry in self.held)
-        assert self.cache.leased_bytes == sum(entry.size for entry in set(self.held))
+        held = set(self.held) - self.harmed
+        assert all(os.lstat(entry.path).st_size == entry.size for entry in held)
+        known = {entry for entry in self.held if self.cache._entries.get(entry.key) is entry}
+        assert self.cache.leased_bytes == sum(entry.size for entry in known) and held <= known
+
+    @invariant()
+    def what_is_handed_out_is_whole(self) -> None:
+        for number in range(0, 13, 4):
+            entry = self.cache.find(key(number))
+            assert entry is None or (os.lstat(entry.path).st_size == entry.size and entry not in self.harmed)
 
     @invariant()
     def sums_agree(self) -> None:
@@ -219,11 +281,11 @@ def test_links_in_place_of_folders_are_refused(tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (tmp_path / "objects").symlink_to(outside)
-    with pytest.raises(CacheError, match="link where a folder"):
+    with pytest.raises(CacheError, match=r"link .or a file. where a folder"):
         Cache(tmp_path / "objects")
     cache = Cache(tmp_path / "own")
     (tmp_path / "own" / key(1)[:2]).symlink_to(outside)
-    with pytest.raises(CacheError, match="link where a folder"):
+    with pytest.raises(CacheError, match=r"link .or a file. where a folder"):
         cache.part_path(key(1))
     assert not list(outside.iterdir())
 
@@ -264,6 +326,91 @@ def test_files_that_cannot_be_deleted_still_count(tmp_path: Path, monkeypatch: p
         assert not cache.reserve(10)
     assert bytes_in(tmp_path) <= cache.used <= 30
     assert not cache.reserve(10)
+
+
+@pytest.mark.parametrize("how", HARMS)
+@pytest.mark.parametrize("is_leased", [False, True])
+def test_a_harmed_file_is_forgotten_on_use_and_on_start(tmp_path: Path, how: str, is_leased: bool) -> None:
+    cache = Cache(tmp_path, limit=100)
+    entry, other = add(cache, 1, 10), add(cache, 2, 10)
+    assert entry and other
+    if is_leased:
+        cache.lease(entry.key)
+    harm(entry.path, how)
+    assert cache.find(entry.key) is None and cache.find(other.key) is other
+    assert how == "folder" or add(cache, 1, 10) is not None  # and it is fetched again, to the same place
+    harm(other.path, how)
+    again = Cache(tmp_path, limit=100)
+    assert again.find(other.key) is None and (how == "folder" or again.find(entry.key) is not None)
+
+
+def test_a_folder_in_the_place_of_a_file_is_named(tmp_path: Path) -> None:
+    cache = Cache(tmp_path)
+    entry = add(cache, 1, 10)
+    assert entry
+    harm(entry.path, "folder")
+    (Path(entry.path) / "theirs").write_text("x")
+    assert cache.find(entry.key) is None and cache.reserve(10)
+    part = cache.part_path(entry.key)
+    Path(part).write_bytes(bytes(10))
+    with pytest.raises(CacheError, match=r"cannot be used.*Is a directory"):
+        cache.commit(entry.key, part, 10, ".bin")
+    assert (Path(entry.path) / "theirs").exists()
+
+
+def test_buckets_that_somebody_deleted_are_made_again(tmp_path: Path) -> None:
+    cache = Cache(tmp_path / "objects")
+    assert add(cache, 1, 10)
+    shutil.rmtree(tmp_path / "objects")
+    assert cache.find(key(1)) is None
+    assert add(cache, 1, 10) and cache.find(key(1)) is not None
+
+
+def test_old_files_are_fetched_again_unless_somebody_holds_them(tmp_path: Path) -> None:
+    cache = Cache(tmp_path, limit=100)
+    entries = [add(cache, number, 10) for number in range(4)]
+    for entry in entries[:3]:
+        assert entry
+        os.utime(entry.path, (1, time.time() - 1000))
+    again = Cache(tmp_path, limit=100)
+    held = again.lease(key(0))
+    again.ttl_s = 500.0
+    assert again.find(key(0)) is held and again.find(key(1)) is None and again.find(key(3)) is not None
+    again.expire()
+    assert sorted(path.name for path in tmp_path.rglob("*-10.bin")) == sorted(
+        f"{key(number)}-10.bin" for number in (0, 3)
+    )
+    again.release(held)
+    again.expire()
+    assert len(again) == 1 and again.used == bytes_in(tmp_path) == 10
+
+
+def test_what_may_not_have_reached_the_disk_is_not_believed(tmp_path: Path) -> None:
+    cache = Cache(tmp_path)
+    for number, age in enumerate((1000, 500, 100, 10, 0)):
+        entry = add(cache, number, 10)
+        assert entry
+        os.utime(entry.path, (1, time.time() - 5000 - age))
+    after_a_crash = Cache(tmp_path, distrust_s=120.0)
+    assert [after_a_crash.find(key(number)) is not None for number in range(5)] == [True, True, False, False, False]
+    assert bytes_in(tmp_path) == after_a_crash.used == 20
+
+
+def test_a_full_disk_counts_as_the_limit(tmp_path: Path) -> None:
+    cache = Cache(tmp_path, limit=100)
+    assert not cache.note_full_disk()  # nothing of ours is there
+    entries = [add(cache, number, 10) for number in range(4)]
+    assert all(entries) and cache.note_full_disk() and cache.room == 40
+    held = cache.lease(key(0))
+    assert cache.reserve(30) and cache.num_evictions == 3 and cache.used == 40
+    assert not cache.reserve(1)
+    cache.cancel(30)
+    assert not cache.reserve(50)  # more than the disk has, and somebody holds a file
+    cache.release(held)
+    assert cache.reserve(50) and cache.used == 50  # nothing else of ours is left: it is tried
+    cache.cancel(50)
+    cache._full_until = 0.0
+    assert cache.room == 100
 
 
 def test_the_same_key_twice_is_one_file(tmp_path: Path) -> None:

@@ -27,12 +27,12 @@ class FakeStores:
         self.opened: list[str] = []
         self.gate: threading.Event | None = None
 
-    def call(self, url: str, options: StoreOptions, verb: Any, on_retry: Any) -> Any:
+    def once(self, url: str, options: StoreOptions, verb: Any) -> Any:
         if options is DENIED:
             raise AccessDenied("access denied")
         return verb(self, url)
 
-    def open(self, url: str) -> Body:
+    def open(self, url: str, span: object = None) -> Body:
         self.opened.append(url)
         if self.gate is not None:
             assert self.gate.wait(5)
@@ -105,7 +105,7 @@ def test_parked_flights_take_off_in_the_order_of_asking(tmp_path: Path) -> None:
     tower.settle(lambda: client.entries)
     for i in (1, 2, 3, 4):
         client.ask(f"u{i}")
-    tower.settle(lambda: tower.flights.starving() and len(tower.flights._parked) == 4)
+    tower.settle(lambda: tower.flights.starving() and len(tower.flights._room.parked) == 4)
     assert tower.stores.opened == ["u0"]  # nothing was asked of the store that would have to wait
     for _ in range(4):
         client.release()
@@ -121,13 +121,13 @@ def test_deserted_flights_vanish(tmp_path: Path) -> None:
     tower.settle(lambda: holder.entries)
     for _ in range(20):
         asked = fickle.ask(*(f"u{i}" for i in range(1, 200)))
-        tower.settle(lambda: len(tower.flights._parked) >= 199 or not tower.flights._ready.qsize())
+        tower.settle(lambda: len(tower.flights._room.parked) >= 199 or not tower.flights._ready.qsize())
         with tower.lock:
             for flight in asked:
                 tower.flights.leave(flight, fickle)
     patient.ask("u250")
     tower.settle(lambda: tower.flights._ready.empty() and tower.flights.starving())
-    assert len(tower.flights._parked) < 450 and len(tower.flights._flights) <= 200
+    assert len(tower.flights._room.parked) < 450 and len(tower.flights._flights) <= 200
     holder.release()
     tower.settle(lambda: patient.entries)
     tower.settle(lambda: len(tower.flights._flights) == 0)
@@ -234,23 +234,23 @@ def test_an_object_that_changed_since_it_was_listed(tmp_path: Path) -> None:
 
 
 def test_bodies_that_wait_to_be_written_are_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sds.fetch.flights._MAX_UNWRITTEN", 25)
+    monkeypatch.setattr("sds.fetch.download._MAX_UNWRITTEN", 25)
     gate = threading.Event()
     seen: list[int] = []
 
     def slowly(path: str, chunks: Any) -> None:
         assert gate.wait(5)
-        seen.append(tower.flights._budget._taken)
+        seen.append(tower.flights._download.budget._taken)
         write(path, chunks)
 
     monkeypatch.setattr("sds.fetch.flights.write", slowly)
     tower = Tower(tmp_path, None, sizes(20))
     client = Client(tower)
     client.ask(*(f"u{i}" for i in range(20)))
-    tower.settle(lambda: tower.flights._budget._taken == 20)
+    tower.settle(lambda: tower.flights._download.budget._taken == 20)
     gate.set()
     tower.settle(lambda: len(client.entries) == 20)
-    assert max(seen) <= 25 and tower.flights._budget._taken == 0
+    assert max(seen) <= 25 and tower.flights._download.budget._taken == 0
 
 
 def test_a_killed_servers_clients_have_time_to_come_back(tmp_path: Path) -> None:

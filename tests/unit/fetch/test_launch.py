@@ -94,7 +94,7 @@ def test_an_address_that_others_could_listen_at_is_not_believed(tmp_path: Path) 
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(other))
         listener.listen()
-        lock = dst / launch.SERVER_LOCK
+        lock = dst / launch.lock_name("server")
         lock.write_text(f"pid 1 on host\nat {other}\n")
         found = launch._find(str(dst), own)
         assert found is not None

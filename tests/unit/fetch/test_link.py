@@ -19,7 +19,7 @@ class Server:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.ends: list[p.Wire] = []
-        monkeypatch.setattr("sds.fetch.link.connect", self.connect)
+        monkeypatch.setattr("sds.fetch.handshake.connect", self.connect)
 
     def connect(self, dst: str) -> socket.socket:
         theirs, ours = socket.socketpair()

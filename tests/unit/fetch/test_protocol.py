@@ -20,9 +20,11 @@ from sds.types import ObjectInfo
 OPTIONS = p.FetchOptions(dst="/tmp/x", limit=10, settings={"secret_access_key": "SECRET", "s3": {"token": "SECRET"}})
 REQUESTS: list[p.Request] = [
     p.Hello(p.VERSION, OPTIONS, {"AWS_SECRET_ACCESS_KEY": "SECRET"}),
-    p.Get(1, [("s3://b/k", None), ("http://h/x?y", "v1")]),
+    p.Get(1, [p.File("s3://b/k"), p.File("http://h/x?y", "v1", (0, 10), 5)]),
     p.Release([1, 2, 3]),
     p.Want(4),
+    p.Pause(True),
+    p.Ask(4),
     p.Read(5, "s3://b/k", [(0, 5), (7, 9)]),
     p.Read(6, "s3://b/k", None),
     p.Head(7, "s3://b/ü"),
@@ -37,6 +39,7 @@ REPLIES: list[p.Reply] = [
     p.Done(4),
     p.Failed(5, "FetchError", "text", {"hint": "do"}),
     p.Later(6),
+    p.Told(7, "it is connecting"),
     p.Trim(),
 ]
 

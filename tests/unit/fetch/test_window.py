@@ -21,6 +21,9 @@ class FakeTicket:
     def release(self) -> None:
         self.is_released = True
 
+    def follow_up(self) -> bool:
+        return False
+
 
 class FakeClient:
     """Remembers what was asked for, and in how many goes."""

@@ -150,7 +150,7 @@ def test_stats_read_well():
     )  # fmt: skip
     assert str(stats).splitlines() == [
         "samples: 100 in 4.00 s (25/s), first batch after 0.25 s",
-        "downloaded: 2 MB (500 KB/s) in 90 requests, 1 retries",
+        "downloaded: 2 MB (500 KB/s) in 90 requests, 1 retries, 0 hedges",
         "cache: 30 hits, 90 misses (25.0% hit rate), 0 evictions",
         "failures: 0, stand-ins: 0, dropped by transforms: 0",
         "busy: decode 1.50 s",

@@ -5,6 +5,10 @@ def test_the_public_names_are_these():
     assert sds.__all__ == [
         "StreamingDataset",
         "StreamingDataLoader",
+        "MultiStreamDataLoader",
+        "StreamOptions",
+        "interleave",
+        "concatenate",
         "BroadcastLoader",
         "World",
         "Batch",
@@ -12,6 +16,7 @@ def test_the_public_names_are_these():
         "errors",
         "plan",
         "transforms",
+        "tensors",
         "testing",
         "__version__",
     ]
@@ -33,6 +38,20 @@ def test_the_public_names_of_the_plan_are_these():
 
     assert plan.__all__ == ["Permutation", "Plan", "steps", "lanes", "Bijection", "BlockPermutation", "Steps", "Lanes"]
     assert all(hasattr(plan, name) for name in plan.__all__)
+
+
+def test_the_public_names_of_the_tensors_are_these():
+    from sds import tensors
+
+    assert tensors.__all__ == [
+        "TensorCache",
+        "TensorCacheWriter",
+        "LazyTensor",
+        "TensorInfo",
+        "realize",
+        "import_comfyui",
+    ]
+    assert sds.tensors is tensors
 
 
 def test_a_name_that_is_not_there_is_an_attribute_error():

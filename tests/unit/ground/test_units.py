@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from sds.errors import OptionError
-from sds.units import format_bytes, parse_bytes
+from sds.units import format_bytes, parse_bytes, parse_seconds
 
 
 @pytest.mark.parametrize(
@@ -75,3 +75,27 @@ def test_what_is_written_can_be_read(exponent):
     for factor in (1, 1.5, 9.99, 9.999):
         num_bytes = factor * 10**exponent
         assert parse_bytes(format_bytes(num_bytes)) == pytest.approx(num_bytes, rel=0.01, abs=1)
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"),
+    [
+        ("7d", 604_800),
+        ("12h", 43_200),
+        ("30 min", 1800),
+        ("5m", 300),
+        ("90s", 90),
+        ("2W", 1_209_600),
+        (0.5, 0.5),
+        (60, 60),
+    ],
+)
+def test_durations(given: str | float, seconds: float) -> None:
+    assert parse_seconds(given) == seconds
+
+
+@pytest.mark.parametrize("given", ["", "d", "7y", "-7d", "7 d 3h", 0, -1, float("nan"), float("inf"), True, None, [7]])
+def test_what_is_no_duration_is_an_option_error(given: object) -> None:
+    with pytest.raises(OptionError, match="cache_ttl") as caught:
+        parse_seconds(given, option="cache_ttl")  # type: ignore[arg-type]
+    assert "7d" in str(caught.value)

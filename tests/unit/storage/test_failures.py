@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import email.utils
+from datetime import datetime, timedelta, timezone
+
 import obstore.exceptions as obs
 import pytest
 import urllib3
@@ -16,8 +19,10 @@ from sds.errors import (
     OptionError,
     SdsError,
 )
-from sds.storage import failures
-from sds.storage.failures import of_status, retrying, translate
+from sds.storage import retries as retries_module
+from sds.storage.failures import BadStatus, of_status, translate
+from sds.storage.retries import pause_before, retrying
+from sds.storage.web import _retry_after_s
 
 URL = "https://user:SECRET@host/key?X-Amz-Signature=SECRET"
 DUMP = '\n\nDebug source:\nGeneric { source: reqwest::Error { url: "https://h/?sig=SECRET" } }'
@@ -64,7 +69,7 @@ DUMP = '\n\nDebug source:\nGeneric { source: reqwest::Error { url: "https://h/?s
     ids=str,
 )
 def test_what_becomes_of_an_error(error: Exception, kind: type[SdsError], may_pass: bool) -> None:
-    ours, transient = translate(error, URL)
+    ours, transient, *_ = translate(error, URL)
     assert type(ours) is kind and transient is may_pass
     assert "SECRET" not in str(ours) + repr(ours) + repr(ours.facts)
     if not isinstance(error, SdsError):
@@ -74,7 +79,7 @@ def test_what_becomes_of_an_error(error: Exception, kind: type[SdsError], may_pa
 
 def test_a_signed_url_inside_a_message_is_redacted() -> None:
     cause = "Error performing GET https://user:SECRET@h/k?sig=SECRET in 5 ms, then http://h/?t=SECRET"
-    ours, _ = translate(obs.GenericError(cause + DUMP), URL)
+    ours = translate(obs.GenericError(cause + DUMP), URL).error
     assert "SECRET" not in str(ours) and "https://h/k?..." in str(ours)
 
 
@@ -91,7 +96,7 @@ def test_statuses_that_may_pass(status: int) -> None:
 @pytest.fixture
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     made: list[float] = []
-    monkeypatch.setattr(failures.time, "sleep", made.append)
+    monkeypatch.setattr(retries_module.time, "sleep", made.append)
     return made
 
 
@@ -147,3 +152,64 @@ def test_interrupts_pass_untouched() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         retrying(attempt, URL, 5)
+
+
+def test_a_store_is_left_alone_as_long_as_it_asks(pauses: list[float]) -> None:
+    attempts = Attempts(BadStatus(503, 7.0), BadStatus(429, 1e9), BadStatus(503))
+    assert retrying(attempts, URL, 3) == "done"
+    assert 7.0 <= pauses[0] <= 7.7 and 60.0 <= pauses[1] <= 66.0 and pauses[2] <= 0.6
+    assert pause_before(10, 0.001) >= 2.5  # a short wish does not shorten a long pause
+
+
+@pytest.mark.parametrize(("status", "is_throttled"), [(503, True), (429, True), (500, False), (404, False)])
+def test_who_wants_fewer_requests(status: int, is_throttled: bool) -> None:
+    assert translate(BadStatus(status), URL).is_throttled is is_throttled
+    assert translate(obs.GenericError(f"status code: {status} x"), URL).is_throttled is is_throttled
+
+
+@pytest.mark.parametrize(
+    ("code", "fact"),
+    [
+        ("SignatureDoesNotMatch", "the secret was refused"),
+        ("InvalidAccessKeyId", "not known to the store"),
+        ("ExpiredToken", "have expired"),
+        ("RequestTimeTooSkewed", "clocks"),
+    ],
+)
+@pytest.mark.parametrize("status", [400, 403])
+def test_what_is_wrong_with_the_keys(code: str, fact: str, status: int) -> None:
+    cause = f"status code: {status} x: <Error><Code>{code}</Code></Error>"
+    ours, may_pass, *_ = translate(obs.GenericError(cause), URL)
+    assert isinstance(ours, AccessDenied) and fact in str(ours) and not may_pass and ours.hint
+
+
+def test_a_machine_without_a_metadata_service_has_no_credentials() -> None:
+    cause = "Error performing PUT http://169.254.169.254/latest/api/token in 10s - error sending request"
+    ours, may_pass, *_ = translate(obs.GenericError(cause), URL)
+    assert isinstance(ours, AccessDenied) and "no credentials were found" in str(ours) and not may_pass
+
+
+def test_an_error_of_ours_that_went_through_obstore_comes_out_whole() -> None:
+    cause = "for path External AWS credential provider: AccessDenied: access denied: why\nhint: do this"
+    ours = translate(obs.UnauthenticatedError(cause + DUMP), URL).error
+    assert (ours.message, ours.hint) == ("access denied: why", "do this")
+
+
+@pytest.mark.parametrize("text", ["InvalidCertificate(UnknownIssuer)", "[SSL: CERTIFICATE_VERIFY_FAILED]"])
+def test_a_certificate_that_is_not_trusted_stays_so(text: str) -> None:
+    ours, may_pass, *_ = translate(obs.GenericError(f"error sending request\n\nDebug source: {text}"), URL)
+    assert "certificate is not trusted" in str(ours) and not may_pass and "SSL_CERT_FILE" in str(ours)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("7", 7.0), (" 2 ", 2.0), ("1.5", 1.5), (None, None), ("soon", None), ("-3", None)]
+)
+def test_retry_after_in_seconds(text: str | None, seconds: float | None) -> None:
+    assert _retry_after_s(text) == seconds
+
+
+def test_retry_after_as_a_date() -> None:
+    then = email.utils.format_datetime(datetime.now(timezone.utc) + timedelta(seconds=100))
+    found = _retry_after_s(then)
+    assert found is not None and 90.0 < found <= 100.0
+    assert _retry_after_s("Wed, 21 Oct 2015 07:28:00 GMT") == 0.0

@@ -1,0 +1,69 @@
+"""What the fetch server is doing for somebody who waits, in words: why it takes so long, and what would help.
+
+Comes in: flights and the cache, under the server's lock. Goes out: text, or the error that says which limit would do.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+
+from sds.errors import CacheFull
+from sds.fetch.cache import Cache
+from sds.fetch.flights import Flight
+from sds.units import format_bytes
+from sds.urls import redact
+
+__all__ = ["describe", "too_small"]
+
+
+def describe(flights: Sequence[Flight], cache: Cache) -> str:
+    """Why these are not here yet: the first of them that is not."""
+    missing = [flight for flight in flights if cache.find(flight.key) is None]
+    if not missing:
+        return "it asks the store which version there is" if not flights else "it is here, and about to be sent"
+    flight = missing[0]
+    others = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
+    return f"{_state(flight, cache)}{others}"
+
+
+def _state(flight: Flight, cache: Cache) -> str:
+    if flight.is_parked:
+        waited_s = time.monotonic() - flight.parked_at
+        return (
+            f"it waits for room in the cache for {waited_s:.0f} s: {format_bytes(flight.wanted)} are wanted, "
+            f"{format_bytes(cache.leased_bytes)} of {_limit(cache)} are in use"
+        )
+    num_attempts = flight.counts["requests"]
+    if not num_attempts:
+        return "it is in the queue for a connection"
+    if flight.size is None:
+        return f"attempt {num_attempts}: connecting, or no answer yet"
+    return f"attempt {num_attempts}: {format_bytes(_written(flight))} of {format_bytes(flight.size)} so far"
+
+
+def _written(flight: Flight) -> int:
+    """Bytes of a flight that are on disk; a small body is in memory until it is whole."""
+    try:
+        return min(os.lstat(flight.part).st_blocks * 512, flight.size or 0) if flight.part else 0
+    except OSError:
+        return 0
+
+
+def _limit(cache: Cache) -> str:
+    return "a disk that is full" if cache.is_disk_full else format_bytes(cache.limit or 0)
+
+
+def too_small(cache: Cache, flight: Flight, waited_s: float, num_holders: int, wanted: int) -> CacheFull:
+    """The error of somebody for whom there will be no room; `wanted`: bytes of all that this client waits for."""
+    held, url = cache.leased_bytes, redact(flight.url)
+    hint = f"cache_limit of at least {held + max(wanted, flight.wanted)} bytes, or fewer processes, or smaller batches"
+    if cache.is_disk_full:
+        hint = "free some disk, or choose another `dst`; or fewer processes, or smaller batches"
+    return CacheFull(
+        f"no room in the cache for {waited_s:.0f} s: {format_bytes(held)} of {_limit(cache)} are in use "
+        f"by {num_holders} clients, and {format_bytes(flight.wanted)} more are wanted for {url}",
+        hint=hint,
+        url=url,
+    )

@@ -1,0 +1,65 @@
+"""Checksums: what a store says that a body is -> whether the body that came is it.
+
+An ETag of 32 hex digits is the body's MD5 on S3 and GCS, as a rule; not for objects encrypted with keys of KMS. So a
+body that disagrees is fetched again: if the second equals the first, both are believed, and that bucket is no longer
+checked; if not, the network lies. Hashing takes time: a body is hashed only where the user asked for it.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import re
+import threading
+from collections.abc import Iterable
+
+__all__ = ["Checks", "digest_of_headers", "digest_of_tag", "md5"]
+
+_MD5 = re.compile(r"[0-9a-f]{32}")
+
+
+def digest_of_tag(tag: str) -> str | None:
+    """The MD5 that an ETag is, if it looks like one: those of uploads in parts do not."""
+    return tag if _MD5.fullmatch(tag) else None
+
+
+def digest_of_headers(content_md5: str | None, goog_hash: str | None) -> str | None:
+    """The MD5 in Content-MD5 or x-goog-hash, as hex digits."""
+    found = re.search(r"(?:^|,|\s)md5=([A-Za-z0-9+/=]+)", goog_hash or "")
+    text = content_md5 or (found[1] if found else None)
+    try:
+        digest = base64.b64decode(text or "", validate=True).hex()
+    except (binascii.Error, ValueError):
+        return None
+    return digest_of_tag(digest)
+
+
+def md5(chunks: Iterable[object]) -> str:
+    """The MD5 of a body; other threads run meanwhile."""
+    state = hashlib.md5(usedforsecurity=False)
+    for chunk in chunks:
+        state.update(memoryview(chunk))  # type: ignore[arg-type]
+    return state.hexdigest()
+
+
+class Checks:
+    """Which buckets are checked, and what was seen of objects that disagreed. Safe from many threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._unchecked: set[str] = set()
+
+    def wants(self, root: str, digest: str | None) -> bool:
+        """Whether a body is worth hashing."""
+        return digest is not None and root not in self._unchecked
+
+    def agrees(self, root: str, digest: str | None, seen: str, before: str | None) -> bool:
+        """Whether a body may be believed, given its MD5 and that of the attempt before, if it disagreed too."""
+        if seen == digest:
+            return True
+        if seen != before:
+            return False
+        with self._lock:
+            self._unchecked.add(root)  # tags are not MD5s there
+        return True

@@ -1,0 +1,157 @@
+"""Disks that are full or read-only: the cache goes on with what the disk has, or says what is wrong.
+
+A small tmpfs is a real full disk. It is mounted in a namespace of its own, so that nothing is left behind.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fetching
+from sds.errors import CacheError
+from sds.fetch import FetchClient, FetchOptions
+from sds.testing import HTTPServer
+
+SIZE = 100_000
+
+WALK = """
+import logging, threading
+warnings = []
+class Keep(logging.Handler):
+    def emit(self, record): warnings.append(record.getMessage())
+logging.getLogger('sds.fetch').addHandler(Keep())
+right_ones, error = 0, ''
+try:
+    for _ in range(args['rounds']):
+        for url, ticket in prefetched(client, args['urls'], lambda each: [(each, None)], args['ahead']):
+            right_ones += right(ticket.take()[0], url, args['size'])
+            ticket.release()
+except Exception as caught:
+    error = f'{type(caught).__name__}: {caught}'
+walk = os.walk(args['options']['dst'] + '/objects')
+on_disk = sum(os.lstat(os.path.join(folder, name)).st_size for folder, _, names in walk for name in names)
+evictions = client.tally.stats().evictions
+client.close()
+found = {'right': right_ones, 'error': error, 'warnings': warnings, 'on_disk': on_disk, 'evictions': evictions}
+print(json.dumps(found))
+"""
+
+
+def can_mount() -> bool:
+    """Whether this user may mount in a namespace of its own."""
+    if shutil.which("unshare") is None:
+        return False
+    command = ["unshare", "-m", "sh", "-c", "mount -t tmpfs -o size=64k none /mnt"]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+needs_mount = pytest.mark.skipif(not can_mount(), reason="mounting needs root, or a kernel that allows it to users")
+
+
+def on_small_disk(dst: Path, disk: int, script: str, after: str = "", **args: Any) -> Any:
+    """Runs a client whose cache folder is a disk of so many bytes; `after` is run in its shell before it."""
+    dst.mkdir()
+    shell = f'mount -t tmpfs -o size={disk} none "$1" && {after or "true"} && exec "$2" -c "$3" "$4"'
+    command = ["unshare", "-m", "sh", "-c", shell, "sh", str(dst), sys.executable, fetching.CLIENT + script]
+    process = subprocess.run(
+        [*command, json.dumps({**args, "options": {"dst": str(dst), **args["options"]}})],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert process.returncode == 0, process.stderr
+    return json.loads(process.stdout.splitlines()[-1])
+
+
+@needs_mount
+@pytest.mark.parametrize("limit", [None, 100 * SIZE])
+def test_a_disk_smaller_than_the_limit_is_used_as_far_as_it_goes(
+    http_server: HTTPServer, dst: Path, new_name: Callable[[], str], limit: int | None
+) -> None:
+    urls = fetching.publish(http_server, new_name(), [SIZE] * 30)
+    options = {"limit": limit, "num_connections": 4}
+    found = on_small_disk(dst, 12 * SIZE, WALK, options=options, urls=urls, size=SIZE, ahead=2, rounds=2)
+    fetching.say(f"disk of {12 * SIZE}, limit {limit}: {found}")
+    assert found["right"] == 60 and not found["error"]
+    assert 5 * SIZE <= found["on_disk"] <= 12 * SIZE and found["evictions"] > 20
+    assert len([text for text in found["warnings"] if "disk is full" in text]) == 1
+
+
+@needs_mount
+def test_a_disk_without_room_for_one_object_is_an_error(
+    http_server: HTTPServer, dst: Path, new_name: Callable[[], str]
+) -> None:
+    urls = fetching.publish(http_server, new_name(), [SIZE])
+    found = on_small_disk(dst, SIZE // 2, WALK, options={"limit": 10 * SIZE}, urls=urls, size=SIZE, ahead=2, rounds=1)
+    assert found["error"].startswith("CacheError") and "No space left" in found["error"]
+    assert "hint: free some disk" in found["error"] and found["right"] == 0 and found["on_disk"] == 0
+
+
+@needs_mount
+def test_a_disk_that_others_fill_and_free(http_server: HTTPServer, dst: Path, new_name: Callable[[], str]) -> None:
+    """Somebody else takes the disk while files are held: downloads wait, and go on when one is let go of."""
+    urls = fetching.publish(http_server, new_name(), [SIZE] * 6)
+    script = """
+held = client.submit([[(url, None)] for url in args['urls'][:3]])
+paths = [ticket.take()[0] for ticket in held]
+theirs = os.open(args['options']['dst'] + '/theirs', os.O_WRONLY | os.O_CREAT)
+try:
+    while True: os.write(theirs, bytes(4096))
+except OSError: pass
+(next_one,) = client.submit([[(args['urls'][3], None)]])
+import threading
+threading.Timer(0.5, held[0].release).start()
+threading.Timer(0.6, lambda: client.head(args['urls'][0])).start()
+good = right(next_one.take()[0], args['urls'][3], args['size'])
+good = good and all(right(path, url, args['size']) for path, url in zip(paths[1:], args['urls'][1:]))
+client.close()
+print(json.dumps(good))
+"""
+    assert on_small_disk(dst, 8 * SIZE, script, options={"limit": None}, urls=urls, size=SIZE) is True
+
+
+@needs_mount
+def test_a_read_only_folder_is_named(http_server: HTTPServer, dst: Path, new_name: Callable[[], str]) -> None:
+    urls = fetching.publish(http_server, new_name(), [SIZE])
+    arguments = {"options": {}, "urls": urls, "size": SIZE, "ahead": 2, "rounds": 1}
+    found = on_small_disk(dst, 10 * SIZE, WALK, after='mount -o remount,ro "$1"', **arguments)
+    assert found["error"].startswith("CacheError") and "Read-only file system" in found["error"]
+    assert "choose another `dst`" in found["error"]
+
+
+def test_files_larger_than_the_system_allows(http_server: HTTPServer, dst: Path, new_name: Callable[[], str]) -> None:
+    """RLIMIT_FSIZE: writing fails in the middle; the small ones come, the large one is an error, no part stays."""
+    urls = fetching.publish(http_server, new_name(), [10_000, 200_000])
+    script = """
+import resource
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+small, large = client.submit([[(url, None)] for url in args['urls']])
+good = right(small.take()[0], args['urls'][0], 10_000)
+try: large.take()
+except Exception as caught: error = f'{type(caught).__name__}: {caught}'
+client.close()
+print(json.dumps([good, error]))
+"""
+    process = fetching.start(script, options={"dst": str(dst)}, urls=urls)
+    good, error = fetching.result(process)
+    assert good and error.startswith("CacheError") and "File too large" in error and "hint:" in error
+    assert fetching.num_bytes_on_disk(dst) == 10_000
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root may write anywhere")
+def test_a_folder_of_somebody_else(tmp_path: Path) -> None:
+    folder = tmp_path / "theirs"
+    folder.mkdir(mode=0o500)
+    with pytest.raises(CacheError, match=r"cannot be used.*Permission denied"):
+        FetchClient(FetchOptions(dst=str(folder / "dst"))).head("http://127.0.0.1:1/x")

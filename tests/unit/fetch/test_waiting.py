@@ -1,0 +1,83 @@
+"""Who waits, who pauses, and when that is said."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+
+import pytest
+
+from sds.errors import FetchTimeout
+from sds.events import Tally
+from sds.fetch.consumer import Consumer
+from sds.fetch.watchdog import Watchdog
+
+
+def test_nobody_is_paused_until_somebody_takes_batches() -> None:
+    consumer = Consumer()
+    assert not consumer.is_paused([])
+    with consumer.asking():
+        assert not consumer.is_paused([])
+    assert consumer.is_paused([])
+    assert not consumer.is_paused([threading.get_ident()])  # it waits for something else: that is no pause
+    consumer.end()
+    assert not consumer.is_paused([])
+
+
+def test_a_consumer_elsewhere_is_asked() -> None:
+    consumer, answers = Consumer(), [True, False]
+    consumer.follow(lambda: answers.pop(0))
+    assert consumer.is_paused([]) and not consumer.is_paused([])
+
+
+def test_an_error_while_asking_is_no_pause_afterwards_either() -> None:
+    consumer = Consumer()
+    with pytest.raises(KeyError), consumer.asking():
+        raise KeyError
+    consumer.end()
+    assert not consumer.is_paused([])
+
+
+def test_a_watchdog_barks_at_doubling_intervals(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "sds.fetch")
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    watchdog = Watchdog("s3://b/k", 30.0, 600.0)
+    barked = []
+    for second in range(600):
+        now[0] = 100.0 + second
+        if watchdog.is_due:
+            watchdog.bark("it is connecting")
+            barked.append(second)
+    assert barked == [31, 63, 127, 255, 511] and not watchdog.is_over
+    assert "waited 31 s for s3://b/k (rank 0, stage fetch): it is connecting" in caplog.text
+    now[0] = 701.0
+    assert watchdog.is_due and watchdog.is_over
+    with pytest.raises(FetchTimeout, match="no answer in 601 s: s3://b/k: it is connecting") as caught:
+        watchdog.bark("it is connecting")
+    assert caught.value.stage == "fetch" and caught.value.rank == 0 and caught.value.hint
+
+
+def test_time_in_a_pause_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    watchdog = Watchdog("u", 30.0, math.inf)
+    now[0] = 1000.0
+    assert watchdog.is_due
+    watchdog.rest()
+    assert not watchdog.is_due
+    now[0] = 1031.0
+    assert watchdog.is_due
+
+
+def test_waits_for_room_are_in_the_words_of_stats() -> None:
+    tally = Tally()
+    tally.count("waits", 3)
+    tally.add_wait("room", 1.25)
+    tally.add_wait("room", 0.25)
+    assert "3 waits for room (1.5 s)" in str(tally.stats())
+    assert "waits for room" not in str(Tally().stats())
