@@ -7,18 +7,19 @@ or an error that names the row and the stage.
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from sds.dataset.options import Options
+from sds.dataset.ranges import Ranges
 from sds.errors import SampleError, SchemaError, SdsError, TransformError
 from sds.events import Tally
-from sds.fetch import Ticket
-from sds.fetch.protocol import File
+from sds.fetch import File, RemoteFile, Ticket
 from sds.index import Index
 from sds.plan import Plan
 from sds.seeds import derive_key
@@ -53,6 +54,7 @@ class Pipeline:
         self.index = index
         self.options = options
         self.tally = tally
+        self._ranges = Ranges(options.transforms, index.columns_to_download)
 
     def jobs(self, plan: Plan, epoch: int, positions: Iterable[IntArray]) -> Iterator[Job]:
         """Jobs for arrays of positions, in order; positions past the end of the epoch are in those that follow."""
@@ -60,11 +62,12 @@ class Pipeline:
         for block in positions:
             for start in range(0, len(block), _BLOCK):
                 laps, places = np.divmod(block[start : start + _BLOCK], length)
+                row_ids = np.empty_like(places)
                 for lap in dict.fromkeys(laps.tolist()):
-                    part = places[laps == lap]
-                    rows = self.index.rows(plan.order(epoch + lap)[part])
-                    for row, position in zip(rows, part.tolist(), strict=True):
-                        yield self.prepare(row, epoch + lap, position)
+                    row_ids[laps == lap] = plan.order(epoch + lap)[places[laps == lap]]
+                rows = self.index.rows(row_ids)
+                for row, lap, position in zip(rows, laps.tolist(), places.tolist(), strict=True):
+                    yield self.prepare(row, epoch + lap, position)
 
     def prepare(self, row: Row, epoch: int, position: int) -> Job:
         """The dict that a row starts as, and the files that it needs."""
@@ -107,28 +110,46 @@ class Pipeline:
             is_remote(url) or local_path(url)  # or an error, which is this row's, not that of all that are asked for
             job.columns.append(column)
             # a version belongs to the URL that the index gave; a pre-download transform may have chosen another
-            job.files.append((url, versions.get(origin) if url == values.get(origin) else None))
+            version = versions.get(origin) if url == values.get(origin) else None
+            job.files.append(self._ranges.file(column, url, version) if is_remote(url) else File(url, version))
 
     def finish(self, job: Job, ticket: Ticket) -> list[Sample]:
         """Waits for the files and runs the transforms; errors name row and stage."""
         if job.error is not None:
             raise job.error
-        paths: list[str] = []
+        files: list[str | RemoteFile] = []
         try:
             with self.tally.waiting("fetch"):
-                paths = ticket.take()
-            job.sample.update(zip(job.columns, paths, strict=True))
+                files = ticket.take_files()
+            job.sample.update(zip(job.columns, files, strict=True))
+            self._note_sizes(job, files)
             samples = [job.sample]
+            remotes = [file for file in files if isinstance(file, RemoteFile)]
             for transform in self.options.transforms:
-                samples = [after for before in samples for after in self._several(transform, before, job.row)]
+                samples = [after for before in samples for after in self._several(transform, before, job.row, remotes)]
         except SdsError as error:
-            _name_source(_told(error, job.row), dict(zip(paths, (url for url, _ in job.files), strict=False)))
+            paths = [file.path if isinstance(file, RemoteFile) else file for file in files]
+            urls = [file.url for file in job.files]
+            _name_source(_told(error, job.row), {p: u for p, u in zip(paths, urls, strict=False) if p is not None})
             raise
+        finally:
+            for column, file in zip(job.columns, files, strict=False):
+                if isinstance(file, RemoteFile):
+                    self._ranges.read(column, is_whole=file.path is not None)
+                    file.close()
+        _name_remotes(samples)
         return samples
 
-    def _several(self, transform: Transform, sample: Sample, row: Row) -> list[Sample]:
+    def _note_sizes(self, job: Job, files: list[str | RemoteFile]) -> None:
+        for column, file, asked in zip(job.columns, files, job.files, strict=True):
+            if column in self._ranges and is_remote(asked.url):
+                self._ranges.saw(column, file.size if isinstance(file, RemoteFile) else os.stat(file).st_size)
+
+    def _several(
+        self, transform: Transform, sample: Sample, row: Row, remotes: Sequence[RemoteFile] = ()
+    ) -> list[Sample]:
         """What a transform makes of a sample, as a list: [] dropped, one, or many."""
-        result = self._call(transform, sample, row)
+        result = self._call(transform, sample, row, remotes)
         if result is None:
             return []
         if isinstance(result, dict):
@@ -139,8 +160,8 @@ class Pipeline:
             raise TransformError(f"{transform!r} returned {type(result).__name__}", hint=hint)
         return several
 
-    def _call(self, transform: Transform, sample: Sample, row: Row) -> Any:
-        start = time.perf_counter()
+    def _call(self, transform: Transform, sample: Sample, row: Row, remotes: Sequence[RemoteFile] = ()) -> Any:
+        start = time.perf_counter() - sum(remote.waited_s for remote in remotes)
         try:
             result = transform(sample)
             if result is not None and not isinstance(result, dict | str | bytes) and isinstance(result, Iterable):
@@ -152,6 +173,7 @@ class Pipeline:
             hint = "on_error='skip' goes on without such samples, within max_failures"
             raise TransformError(f"transform failed: {transform!r}: {error!r}", hint=hint) from error
         finally:
+            start += sum(remote.waited_s for remote in remotes)  # waiting for bytes is no work
             self.tally.add_busy(getattr(transform, "stage", "transform"), start, subject=row.key)
         return result
 
@@ -165,6 +187,14 @@ def _told(error: SdsError, row: Row) -> SdsError:
     error.key = error.key or row.key
     error.stage = error.stage or ("transform" if isinstance(error, SampleError) else "fetch")
     return error
+
+
+def _name_remotes(samples: list[Sample]) -> None:
+    """Puts the URL in the place of objects that were read by ranges: nobody can batch them, and they have no path."""
+    for sample in samples:
+        for field, value in sample.items():
+            if isinstance(value, RemoteFile):
+                sample[field] = value.url
 
 
 def _name_source(error: SdsError, sources: dict[str, str]) -> None:

@@ -16,9 +16,10 @@ import torch
 from sds.errors import SampleError
 from sds.transforms.audio_reader import AudioReader, open_audio
 from sds.transforms.base import SampleTransform, check_choice, check_field, check_int, decode_error, rng
-from sds.transforms.container import locate
+from sds.transforms.container import locate, unread
 from sds.transforms.loudness import window_db, within_scale
 from sds.transforms.options import check_optional_field, check_positive, load_package
+from sds.transforms.remote import REMOTE, ranged_fields
 from sds.types import Sample
 
 __all__ = ["STRATEGIES", "DecodeAudio"]
@@ -54,6 +55,7 @@ class DecodeAudio(SampleTransform):
         loudness_cutoff: dB of full scale.
         clip_start_output_field: gets the time at which the clip begins, in seconds.
         max_samples: more samples (of all channels) than this are a DecodeError; 'loudest' looks at the whole file.
+        remote: how a file is fetched that is not here, as of DecodeVideo; strategies by loudness need all of it.
 
     Raises:
         DecodeError: the file is absent, broken, cut short, too short, too large, or has no sound.
@@ -73,6 +75,7 @@ class DecodeAudio(SampleTransform):
         loudness_cutoff: float = -40.0,
         clip_start_output_field: str | None = None,
         max_samples: int = 1 << 28,
+        remote: str = "auto",
     ) -> None:
         for package in ("soundfile", "av"):
             load_package(package, "audio")
@@ -86,6 +89,13 @@ class DecodeAudio(SampleTransform):
         self.loudness_cutoff = float(loudness_cutoff)
         self.clip_start_output_field = check_optional_field("clip_start_output_field", clip_start_output_field)
         self.max_samples = check_int("max_samples", max_samples)
+        self.remote = check_choice("remote", remote, REMOTE)
+
+    @property
+    def reads_ranges(self) -> dict[str, int]:
+        """Fields that it can read by byte ranges, and how many bytes an object must have for that to be worth it."""
+        needs_all = self.duration is None or self.clip_offset_strategy in ("loudest", "random_loud")
+        return {} if needs_all else ranged_fields(self.remote, self.input_field)
 
     def __call__(self, sample: Sample) -> Sample:
         """Decodes a clip of the input field into the output field."""
@@ -93,9 +103,13 @@ class DecodeAudio(SampleTransform):
         try:
             with open_audio(media) as reader:
                 clip = self._clip(reader, sample)
+            if (missing := unread(media)) is not None:
+                raise missing  # the decoder took it for the end of the file
         except SampleError:
             raise
         except Exception as error:  # the boundary to foreign decoders, which raise anything
+            if (missing := unread(media)) is not None:
+                raise missing from error
             reason = str(error).strip() or type(error).__name__
             raise decode_error(sample, "audio", reason, field=self.input_field, path=path) from error
         sample[self.output_field] = torch.from_numpy(within_scale(clip.waveform))  # [c, t]

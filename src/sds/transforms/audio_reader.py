@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from sds.transforms.container import Media, open_container
+from sds.transforms.container import Media, open_container, open_media, waited_s
 from sds.transforms.options import load_package
 
 if TYPE_CHECKING:
@@ -60,14 +60,14 @@ def open_audio(media: Media, timeout_s: float = 60.0) -> Iterator[AudioReader]:
 def open_track(media: Media, zero: float | None, timeout_s: float = 60.0) -> Iterator[AudioReader]:
     """Opens the sound of a container. `zero`: the time on its clock that sample 0 is at; None: its own first sample."""
     with open_container(media, "audio") as container:
-        yield _TrackReader(container, zero, timeout_s)
+        yield _TrackReader(container, media, zero, timeout_s)
 
 
 def _open_sndfile(media: Media) -> Any:
     """Opens it with libsndfile; None if that does not know the format after all (AAC behind an ID3 tag, for one)."""
     soundfile = load_package("soundfile", "audio")
     try:
-        return soundfile.SoundFile(media if isinstance(media, str) else io.BytesIO(media))
+        return soundfile.SoundFile(media if isinstance(media, str) else open_media(media, is_tolerant=True))
     except soundfile.LibsndfileError as error:
         if error.code != 1:  # other than "format not recognised"
             raise
@@ -75,11 +75,8 @@ def _open_sndfile(media: Media) -> Any:
 
 
 def _is_for_sndfile(media: Media) -> bool:
-    if isinstance(media, str):
-        with open(media, "rb") as file:
-            head = file.read(12)
-    else:
-        head = media[:12]
+    with open_media(media) as file:
+        head = file.read(12) or b""
     if head.startswith((b"RIFF", b"riff")) and head[8:] not in (b"WAVE", b""):
         return False  # AVI, for one
     is_mpeg = len(head) > 1 and head[0] == 0xFF and head[1] & 0xE0 == 0xE0 and head[1] & 0x06 != 0
@@ -105,10 +102,13 @@ class _SndfileReader:
 
 
 class _TrackReader:
-    def __init__(self, container: av.container.InputContainer, zero: float | None, timeout_s: float) -> None:
+    def __init__(
+        self, container: av.container.InputContainer, media: Media, zero: float | None, timeout_s: float
+    ) -> None:
         if not container.streams.audio:
             raise LookupError("it has no sound")
         self._container = container
+        self._media = media
         self._stream = stream = container.streams.audio[0]
         self._deadline = time.monotonic() + timeout_s
         self._is_fresh = True
@@ -170,7 +170,7 @@ class _TrackReader:
     def _frames(self) -> Iterator[AudioFrame]:
         for packet in self._container.demux(self._stream):
             yield from packet.decode()
-            if time.monotonic() > self._deadline:
+            if time.monotonic() > self._deadline + waited_s(self._media):
                 raise ValueError("its sound takes too long to decode")
 
 
@@ -188,11 +188,11 @@ def _to_float(frame: AudioFrame) -> Waveform:
 
 def _check_wav_length(media: Media) -> None:
     """Refuses a WAV file whose samples are cut short, which libsndfile reads as a shorter one."""
-    with open(media, "rb") if isinstance(media, str) else io.BytesIO(media) as file:
+    with open_media(media) as file:
         if file.read(4) != b"RIFF":
             return
         file.seek(12)
-        while len(head := file.read(8)) == 8:
+        while len(head := file.read(8) or b"") == 8:
             size = int.from_bytes(head[4:], "little")
             if head[:4] == b"data":
                 here = file.tell()

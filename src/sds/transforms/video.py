@@ -25,8 +25,9 @@ from sds.transforms.base import (
     rng,
     wrong,
 )
-from sds.transforms.container import Media, locate
+from sds.transforms.container import Media, locate, unread
 from sds.transforms.options import check_interval, check_optional_field, check_positive, load_package, number_of
+from sds.transforms.remote import REMOTE, ranged_fields
 from sds.transforms.video_pixels import Scale
 from sds.transforms.video_reader import EndsEarly, Limits, VideoReader
 from sds.transforms.video_times import SHORTER, Clip, Request, Timeline, fill, plan_clip
@@ -98,6 +99,8 @@ class DecodeVideo(SampleTransform):
         max_pixels: larger frames are a DecodeError.
         max_decoded_frames: a clip that takes more frames to reach is a DecodeError.
         frame_seek_timeout_sec: a clip that takes longer is a DecodeError.
+        remote: how a video is fetched that is not here. 'auto': of one with more than 16 MB, only the parts that hold
+            the clip; 'ranges': of any one; 'whole': never. See the guide on video.
 
     Raises:
         DecodeError: the file is absent, broken, cut short, too short, too large, or has no video.
@@ -133,6 +136,7 @@ class DecodeVideo(SampleTransform):
         max_pixels: int = MAX_PIXELS,
         max_decoded_frames: int = 20_000,
         frame_seek_timeout_sec: float = 60.0,
+        remote: str = "auto",
     ) -> None:
         load_package("av", "video")
         self.input_field = check_field("input_field", input_field)
@@ -172,6 +176,7 @@ class DecodeVideo(SampleTransform):
         self.max_pixels = check_int("max_pixels", max_pixels)
         self.max_decoded_frames = check_int("max_decoded_frames", max_decoded_frames)
         self.frame_seek_timeout_sec = check_positive("frame_seek_timeout_sec", frame_seek_timeout_sec, unit="seconds")
+        self.remote = check_choice("remote", remote, REMOTE)
         self._policy = "fewer" if allow_shorter_videos and shorter_videos == "error" else shorter_videos
         self._scale = None if self.min_size is None else Scale(self.min_size, allow_vertical, interpolation_mode)
         self._limits = Limits(
@@ -182,6 +187,11 @@ class DecodeVideo(SampleTransform):
         """Decodes a clip of the input field into the output field."""
         self.put(sample, self.decode(sample))
         return sample
+
+    @property
+    def reads_ranges(self) -> dict[str, int]:
+        """Fields that it can read by byte ranges, and how many bytes an object must have for that to be worth it."""
+        return ranged_fields(self.remote, self.input_field)
 
     def put(self, sample: Sample, clip: VideoClip) -> None:
         """Adds a clip's fields to the sample."""
@@ -208,8 +218,12 @@ class DecodeVideo(SampleTransform):
                     # the file told how long all of its tracks are; now it is known how long this one is
                     timeline = replace(timeline, duration=early.duration)
                     clip, frames, stamps = self._read(reader, timeline, request, times, chosen)
+                if (missing := unread(media)) is not None:
+                    raise missing  # the decoder took it for the end of the file
                 return VideoClip(frames, stamps, clip.start, clip.end, reader.offset, media, path)
         except Exception as error:  # the boundary to foreign decoders, which raise anything
+            if (missing := unread(media)) is not None:
+                raise missing from error
             reason = str(error).strip() or type(error).__name__
             raise decode_error(sample, "video", reason, field=self.input_field, path=path) from error
 

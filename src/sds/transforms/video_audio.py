@@ -16,9 +16,10 @@ import torch
 from sds.errors import OptionError, SampleError
 from sds.transforms.audio_reader import AudioReader, open_audio, open_track
 from sds.transforms.base import SampleTransform, check_choice, check_field, decode_error
-from sds.transforms.container import Media, locate
+from sds.transforms.container import Media, locate, unread
 from sds.transforms.loudness import within_scale
 from sds.transforms.options import check_optional_field, load_package
+from sds.transforms.remote import ranged_fields
 from sds.transforms.video import DecodeVideo, VideoClip
 from sds.types import Sample
 
@@ -116,6 +117,12 @@ class DecodeVideoAndAudio(SampleTransform):
             sample[self.audio_span_output_field] = torch.tensor([clip.start, clip.end], dtype=torch.float64)  # [2]
         return sample
 
+    @property
+    def reads_ranges(self) -> dict[str, int]:
+        """Fields that it can read by byte ranges, and how many bytes an object must have for that to be worth it."""
+        fields = [self.input_field, *([self.audio_input_field] if self.audio_input_field else [])]
+        return ranged_fields(self._video.remote, *fields)
+
     def _sound(self, sample: Sample, clip: VideoClip) -> tuple[npt.NDArray[np.float32], int]:
         media: Media = clip.media
         field, path, is_apart = self.input_field, clip.path, self.audio_input_field is not None
@@ -128,6 +135,8 @@ class DecodeVideoAndAudio(SampleTransform):
         except SampleError:
             raise
         except Exception as error:  # the boundary to foreign decoders, which raise anything
+            if (missing := unread(media)) is not None:
+                raise missing from error
             if isinstance(error, LookupError) and self.missing_audio == "silence":
                 length = round((clip.end - clip.start) * _SILENT_RATE)
                 return np.zeros((1, length), np.float32), _SILENT_RATE

@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from av.index import IndexEntry
+    from av.index import IndexEntries, IndexEntry
     from av.packet import Packet
     from av.video.stream import VideoStream
 
-__all__ = ["Segment", "look_ahead", "split_at_keyframes"]
+__all__ = ["Segment", "look_ahead", "span_of", "split_at_keyframes"]
 
 MAX_HELD_BYTES = 64 << 20  # a segment of more is decoded while it is read
+_MARGIN = 0.1  # of a group of pictures, by which the guess of a place in it may be wrong
 _MAX_REORDER = 64  # packets past the last wanted time, after which no earlier frame can come
 
 
@@ -100,6 +101,21 @@ def _collect(packets: Iterator[Packet[VideoStream]], offset: int | None, ticks: 
         return None
     is_planned = keyframe is not None and len(times) > 0
     return Segment(offset, keyframe, held if is_planned else None, sorted(times), has_ended)
+
+
+def span_of(index: IndexEntries, first: int, last: int) -> tuple[int, int]:
+    """Bytes [start, stop) of the file that hold all frames from one time to another, as its index tells; or (0, 0)."""
+    begin = index.search_timestamp(first, backward=True)
+    end = index.search_timestamp(last + 1, backward=False, any_frame=True)  # where reading stops
+    if begin < 0 or end < 0:
+        return 0, 0
+    start, stop = index[begin], index[end]
+    if stop.size:
+        return start.pos, stop.pos + stop.size
+    # only keyframes are in it (Matroska): the place between two of them is guessed; what is missing is read later
+    before = index[max(begin, index.search_timestamp(last, backward=True))]
+    share = (last + 1 - before.timestamp) / max(1, stop.timestamp - before.timestamp)
+    return start.pos, before.pos + round(min(1.0, max(0.0, share) + _MARGIN) * (stop.pos - before.pos))
 
 
 def split_at_keyframes(ticks: Sequence[int], index: Iterable[IndexEntry], gap: float) -> list[list[int]]:

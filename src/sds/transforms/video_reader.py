@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from sds.transforms.container import Media, open_container
+from sds.fetch import RemoteFile
+from sds.transforms.container import Media, open_container, waited_s
 from sds.transforms.options import load_package
-from sds.transforms.video_packets import Segment, look_ahead, split_at_keyframes
+from sds.transforms.video_packets import Segment, look_ahead, span_of, split_at_keyframes
 from sds.transforms.video_pixels import Painter, Scale
 from sds.transforms.video_times import Timeline
 
@@ -123,9 +124,20 @@ class VideoReader:
         wanted = sorted(places)
         keyframes = self._stream.index_entries if (wanted[-1] - wanted[0]) * self._tick > 1 else ()
         gap = 4 / (self.timeline.framerate * self._tick)
-        for group in split_at_keyframes(wanted, keyframes, gap):
+        groups = split_at_keyframes(wanted, keyframes, gap)
+        self._announce(groups)
+        for group in groups:
             self._read_group(group, emit)
         return painter.result(), [(found[tick] - self._start) * self._tick for tick in ticks]
+
+    def _announce(self, groups: Sequence[Sequence[int]]) -> None:
+        """Has the parts of a remote file that hold these times fetched, all at once, as far as its index tells."""
+        if isinstance(self._media, RemoteFile) and self._media.path is None:
+            with contextlib.suppress(load_package("av", "video").error.FFmpegError):
+                # Matroska's index is read by the first seek
+                self._container.seek(groups[0][0], stream=self._stream, backward=True)
+            self._is_fresh = False
+            self._media.expect([span_of(self._stream.index_entries, group[0], group[-1]) for group in groups])
 
     def _read_group(self, ticks: Sequence[int], emit: Emit) -> None:
         """Frames that lie so near together that no keyframe between them is worth a seek."""
@@ -220,8 +232,7 @@ class VideoReader:
             if frame.is_corrupt:
                 raise ValueError(f"the frame at {(_tick_of(frame) - self._start) * self._tick:.3f} s is damaged")
             yield frame
-        if time.monotonic() > self._deadline:
-            raise ValueError(f"a clip takes longer than {self._limits.timeout_s:g} s")
+        self._check_time()
 
     def _packets(self, offset: int | None) -> Iterator[Packet[VideoStream]]:
         """The video's packets from the keyframe at or before a time on; None: from the start."""
@@ -237,8 +248,8 @@ class VideoReader:
         for number, packet in enumerate(self._container.demux(self._stream)):
             if packet.size or packet.pts is not None:  # else it only says that this is the end
                 yield packet
-            if number % 256 == 255 and time.monotonic() > self._deadline:
-                raise ValueError(f"a clip takes longer than {self._limits.timeout_s:g} s")
+            if number % 256 == 255:
+                self._check_time()
 
     def _open(self) -> None:
         self._stack.close()
@@ -258,6 +269,10 @@ class VideoReader:
         context.options = {"max_pixels": str(self._limits.max_pixels)}
         self._check_pixels(context.width, context.height)
         self._is_fresh = True
+
+    def _check_time(self) -> None:
+        if time.monotonic() > self._deadline + waited_s(self._media):
+            raise ValueError(f"a clip takes longer than {self._limits.timeout_s:g} s")
 
     def _check_pixels(self, width: int, height: int) -> None:
         if width * height > self._limits.max_pixels:
