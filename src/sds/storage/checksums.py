@@ -1,8 +1,9 @@
 """Checksums: what a store says that a body is -> whether the body that came is it.
 
 An ETag of 32 hex digits is the body's MD5 on S3 and GCS, as a rule; not for objects encrypted with keys of KMS. So a
-body that disagrees is fetched again: if the second equals the first, both are believed, and that bucket is no longer
-checked; if not, the network lies. Hashing takes time: a body is hashed only where the user asked for it.
+body that disagrees is fetched again. In a bucket where one has agreed before, only one that agrees will do. Elsewhere,
+if the second equals the first, both are believed, and that bucket is no longer checked. Hashing takes time: a body is
+hashed only where the user asked for it.
 """
 
 from __future__ import annotations
@@ -44,11 +45,12 @@ def md5(chunks: Iterable[object]) -> str:
 
 
 class Checks:
-    """Which buckets are checked, and what was seen of objects that disagreed. Safe from many threads."""
+    """Which buckets are checked, and where tags have proved to be checksums. Safe from many threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._unchecked: set[str] = set()
+        self._proven: set[str] = set()
 
     def wants(self, root: str, digest: str | None) -> bool:
         """Whether a body is worth hashing."""
@@ -56,10 +58,11 @@ class Checks:
 
     def agrees(self, root: str, digest: str | None, seen: str, before: str | None) -> bool:
         """Whether a body may be believed, given its MD5 and that of the attempt before, if it disagreed too."""
-        if seen == digest:
-            return True
-        if seen != before:
-            return False
         with self._lock:
+            if seen == digest:
+                self._proven.add(root)
+                return True
+            if seen != before or root in self._proven:
+                return False
             self._unchecked.add(root)  # tags are not MD5s there
-        return True
+            return True

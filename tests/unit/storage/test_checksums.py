@@ -26,10 +26,16 @@ def test_where_a_digest_is_found() -> None:
     assert md5([b"bo", memoryview(b"dy")]) == DIGEST
 
 
-def test_two_that_agree_with_each_other_are_believed() -> None:
+def test_two_that_agree_with_each_other_are_believed_where_nothing_has_agreed() -> None:
     checks = Checks()
-    assert checks.agrees("r", DIGEST, DIGEST, None)
     assert not checks.agrees("r", DIGEST, "one", None) and not checks.agrees("r", DIGEST, "two", "one")
     assert checks.wants("r", DIGEST) and not checks.wants("r", None)
     assert checks.agrees("r", DIGEST, "two", "two")
     assert not checks.wants("r", DIGEST) and checks.wants("other", DIGEST)
+
+
+def test_where_tags_are_checksums_the_same_mistake_twice_is_not_believed() -> None:
+    checks = Checks()
+    assert checks.agrees("r", DIGEST, DIGEST, None)
+    assert not checks.agrees("r", DIGEST, "two", "two")
+    assert checks.wants("r", DIGEST)
