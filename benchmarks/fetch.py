@@ -3,9 +3,10 @@
     python benchmarks/fetch.py [--files 4000] [--size 50000] [--threads 64] [--rounds 3]
 
 Rows: `bare get` (obstore, threads, nothing written), `bare get+write` (the same, each body to a new file), `cold`
-(through server and disk into an empty cache), `warm` (the same files again). The web server, nginx if there is one,
-else Caddy, shares the machine, so ratios say more than rates; where others work too, CPU time per file (client and
-fetch server together) says most. Rounds interleave the rows; medians are printed. TMPDIR=/dev/shm leaves the disk out.
+(through server and disk into an empty cache), `warm` (the same files again), and both with a cache_limit into which all
+just fits. The web server, nginx if there is one, else Caddy, shares the machine, so ratios say more than rates; where
+others work too, CPU time per file (client and fetch server together) says most. Rounds interleave the rows; medians are
+printed. TMPDIR=/dev/shm leaves the disk out.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from pathlib import Path
 
 import psutil
 
-from sds.fetch import FetchClient, FetchOptions, prefetched
+from sds.fetch import FetchClient, FetchOptions, File, prefetched
 from sds.testing import HTTPServer
 
 _NGINX = """
@@ -106,15 +107,15 @@ def cpu_s(pid: int) -> float:
     return float(times.user + times.system)
 
 
-def through_server(url: str, args: argparse.Namespace, dst: str) -> tuple[float, float]:
+def through_server(url: str, args: argparse.Namespace, dst: str, limit: int | None = None) -> tuple[float, float]:
     """Files per second through server and disk, with the prefetch window of a dataset; CPU microseconds per file."""
-    client = FetchClient(FetchOptions(dst=dst, num_connections=args.threads, limit=args.limit))
+    client = FetchClient(FetchOptions(dst=dst, num_connections=args.threads, limit=limit))
     client.head(f"{url}/0.bin")  # the server is up
     urls = [f"{url}/{i}.bin" for i in range(args.files)]
-    pids = [os.getpid(), *(each.pid for each in psutil.Process().children() if "sds.fetch.server" in each.cmdline())]
+    pids = [os.getpid(), *(each.pid for each in psutil.Process().children() if dst in each.cmdline())]
     before = sum(map(cpu_s, pids))
     start = time.perf_counter()
-    for _, ticket in prefetched(client, urls, lambda each: [(each, None)], args.ahead):
+    for _, ticket in prefetched(client, urls, lambda each: [File(each)], args.ahead):
         ticket.take()
         ticket.release()
     seconds = time.perf_counter() - start
@@ -129,7 +130,6 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=50_000)
     parser.add_argument("--threads", type=int, default=64)
     parser.add_argument("--ahead", type=int, default=256)
-    parser.add_argument("--limit", type=int, default=None)
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -138,23 +138,30 @@ def main() -> None:
         Path(folder).chmod(0o755)  # nginx's worker may be another user
         for i in range(args.files):
             (root / f"{i}.bin").write_bytes(os.urandom(args.size))
-        rates: dict[str, list[tuple[float, float]]] = {"bare get": [], "bare get+write": [], "cold": [], "warm": []}
+        limits = {"": None, ", limit": args.files * args.size}
+        rows = ["bare get", "bare get+write", *(f"{row}{which}" for which in limits for row in ("cold", "warm"))]
+        rates: dict[str, list[tuple[float, float]]] = {row: [] for row in rows}
         with web_server(root) as url:
             for number in range(args.rounds):
-                written, dst = Path(folder, f"written-{number}"), Path(folder, f"dst-{number}")
+                written = Path(folder, f"written-{number}")
                 written.mkdir()
                 rates["bare get"].append(bare(url, args))
                 rates["bare get+write"].append(bare(url, args, str(written)))
-                rates["cold"].append(through_server(url, args, str(dst)))
-                rates["warm"].append(through_server(url, args, str(dst)))
                 shutil.rmtree(written)
-                shutil.rmtree(dst)
+                for which in sorted(limits, reverse=number % 2 == 1):  # by turns: who comes second finds warm caches
+                    dst = Path(folder, f"dst-{number}{'-limit' if which else ''}")
+                    for row in ("cold", "warm"):
+                        rates[f"{row}{which}"].append(through_server(url, args, str(dst), limits[which]))
+                    shutil.rmtree(dst, ignore_errors=True)  # its server is about to end
     loop = statistics.median(rate for rate, _ in rates["bare get+write"])
     for name, found in rates.items():
         middle, cpu_us = (statistics.median(column) for column in zip(*found, strict=True))
         spread = f"{min(found)[0]:,.0f} to {max(found)[0]:,.0f}"
         of_loop = f"{middle / loop:5.0%} of bare get+write"
         print(f"{name:>15}: {middle:7,.0f} files/s ({spread}), {of_loop}, {cpu_us:4.0f} us CPU per file")
+    for row in ("cold", "warm"):
+        without, with_limit = (statistics.median(rate for rate, _ in rates[f"{row}{which}"]) for which in limits)
+        print(f"a limit, {row}: {with_limit / without:.1%} of the rate without one")
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ def measure(src: Path, dst: Path, *, objects: int, size: int, share: float, work
         transforms=[read],
         shuffle_seed=1,
         cache_limit=round(share * objects * size),
-        prefetch=max(1, objects // 100 // max(1, workers)),
+        prefetch=max(1, objects // 100),
     )
     loader = sds.StreamingDataLoader(dataset, 8, num_workers=workers, prefetch_batches=1)
     for _ in loader:
