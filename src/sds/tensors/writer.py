@@ -1,0 +1,286 @@
+"""TensorCacheWriter: samples -> shards on disk, a few megabytes in memory at a time.
+
+Comes in: keys and samples. Goes out: committed shards, and index.json when it is closed. A sample is on disk when
+`add` returns; a shard appears whole or not at all; writers work in one folder without waiting for each other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from sds.errors import OptionError, TensorCacheError
+from sds.tensors import skeleton
+from sds.tensors.catalog import hashes_of, load, publish
+from sds.tensors.columns import Facts
+from sds.tensors.format import VERSION, digest, order_of, to_json
+from sds.tensors.journal import Beginning, Part, keys_in_parts, orphans
+from sds.tensors.layout import pack
+from sds.tensors.lazy import realize
+from sds.tensors.local import LocalPlace
+from sds.tensors.shards import write_shard
+from sds.units import parse_bytes
+from sds.urls import is_remote, local_path
+
+__all__ = ["TensorCacheWriter"]
+
+# Headers are parsed whole by readers of plain safetensors, and bounded by them
+_MAX_HEADER = 48_000_000
+_MAX_BLOCKS = 200_000
+
+
+class TensorCacheWriter:
+    """Writes samples into a tensor cache.
+
+    An interrupted build goes on: whatever `add` took, even right before a kill, is `in` the next writer of the folder.
+    Several writers (ranks, Ray tasks, processes) may work in one folder at once; each should have keys of its own, for
+    it knows what the others had taken when it was opened (or at `refresh`). Of a key that was written twice, readers
+    show the first. One writer may be used by several threads.
+
+    Args:
+        path: a local folder; made if it is not there.
+        shard_size: bytes of tensors after which a shard is committed, as a number or as text such as '512mb'.
+        resume: go on with what is there. False: the folder must hold no samples yet.
+        fingerprint: says what made the samples, for example a hash of the model and its settings. Samples of another
+            fingerprint are not `in` this writer; readers show those of the last one unless asked otherwise.
+
+    Raises:
+        TensorCacheError: the folder cannot be used, or has samples although `resume` is False.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        shard_size: str | int = "512mb",
+        resume: bool = True,
+        *,
+        fingerprint: str = "",
+    ) -> None:
+        text = os.fspath(path)
+        if is_remote(text):
+            hint = "write to a local folder, then copy that to the store: readers take both"
+            raise OptionError(f"path of a writer is remote: {text}", hint=hint, url=text)
+        if not isinstance(fingerprint, str):
+            raise OptionError(f"fingerprint is no text: {fingerprint!r}", hint="such as a hash of model and settings")
+        self.path = Path(local_path(text))
+        self.fingerprint = fingerprint
+        self._shard_size = max(1, parse_bytes(shard_size, option="shard_size"))
+        self._parts = self.path / ".parts"
+        self._place = LocalPlace(self.path)
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+        self._part: Part | None = None
+        self._is_closed = False
+        self._new: set[bytes] = set()
+        self._hashes: dict[str, Facts] = {}
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._open(resume)
+        except OSError as error:
+            raise self._failed(error) from error
+
+    def _open(self, resume: bool) -> None:
+        taken = keys_in_parts(self._parts, self.fingerprint)  # before the shards: what is no longer here is there
+        catalog = load(self._place)
+        if not resume and (catalog.shards or any(self._parts.glob("*.journal"))):
+            hint = "choose another folder, delete this one yourself, or let resume=True go on with it"
+            raise TensorCacheError(f"folder has samples already: {self.path}", hint=hint, url=str(self.path))
+        self.generation = catalog.generation + 1
+        self._numbers = [order_of(0, facts.name)[1] for facts in catalog.shards]
+        self._committed = self._known(catalog.chosen(self.fingerprint))
+        for part in orphans(self._parts):
+            taken.pop(part.stem, None)  # it knows better which of its samples are whole
+            self._adopt(part)
+        self._learn(taken)
+
+    def _learn(self, taken: dict[Path, list[str]]) -> None:
+        marks = [digest(key.encode()) for keys in taken.values() for key in keys]
+        self._new.update(mark for mark in marks if not self._is_committed(mark))
+
+    def _known(self, shards: Sequence[Facts]) -> np.ndarray[Any, Any]:
+        """The hashes of committed keys, sorted: 16 bytes each, which a million can have in memory."""
+        return np.sort(np.concatenate([np.zeros(0, "S16"), *(hashes_of(self._place.columns(f.name)) for f in shards)]))
+
+    def _adopt(self, part: Part) -> None:
+        """Goes on with a part that a dead writer left; with a second one, commits it as it is."""
+        marks = [digest(record.key.encode()) for record in part.records]
+        is_ours = part.beginning.fingerprint == self.fingerprint
+        if not marks or (is_ours and all(mark in self._new or self._is_committed(mark) for mark in marks)):
+            part.remove()  # the writer was killed between commit and tidying up, or before its first sample
+            return
+        if is_ours:
+            self._new.update(marks)
+        is_like_ours = is_ours and part.beginning.generation == self.generation
+        if is_like_ours and self._part is None and not self._is_full(part):
+            self._part = part
+        else:
+            self._commit(part)
+
+    def __contains__(self, key: object) -> bool:
+        """Whether a sample of this key is there: committed, or taken by a writer, even by one that died."""
+        if not isinstance(key, str):
+            return False
+        mark = digest(_utf8(key))
+        return mark in self._new or self._is_committed(mark)
+
+    def _is_committed(self, mark: bytes) -> bool:
+        place = int(np.searchsorted(self._committed, np.bytes_(mark)))
+        return place < len(self._committed) and bytes(self._committed[place]) == mark.rstrip(b"\0")
+
+    def __len__(self) -> int:
+        """Keys that are `in` this writer."""
+        return len(self._committed) + len(self._new)
+
+    def refresh(self) -> None:
+        """Learns what other writers have taken since."""
+        with self._lock:
+            taken = keys_in_parts(self._parts, self.fingerprint)
+            self._committed = self._known(load(self._place).chosen(self.fingerprint))
+            self._new = {mark for mark in self._new if not self._is_committed(mark)}
+            self._learn(taken)
+
+    def add(self, key: str, sample: Any) -> None:
+        """Takes a sample: it is on disk when this returns.
+
+        Args:
+            key: unique text.
+            sample: dicts, lists, tuples of tensors, arrays, text, bytes, numbers and None.
+
+        Raises:
+            TensorCacheError: the key is there already, the sample holds other objects, or the disk is full.
+        """
+        if not isinstance(key, str):
+            raise OptionError(f"key is no text: {key!r}", hint="such as the file's name, or str(number)")
+        mark = digest(_utf8(key))
+        # what takes time is done outside of the lock, so that threads do it side by side
+        tensors = skeleton.Tensors()
+        text = skeleton.encode(realize(sample), tensors)
+        bucket, blocks = pack(tensors.values, tensors.fields)
+        digests = [digest(block.data.numpy()) for block in blocks]
+        with self._lock:
+            self._check_open()
+            if mark in self._new or self._is_committed(mark):
+                raise TensorCacheError(f"key is there already: {key}", hint="ask `if key not in writer` first", key=key)
+            try:
+                if self._part is None:
+                    self._part = Part.begin(self._parts, Beginning(VERSION, self.generation, self.fingerprint))
+                self._part.append(key, text, to_json(bucket), blocks, digests)
+                self._new.add(mark)
+                if self._is_full(self._part):
+                    self._commit(self._part)
+                    self._part = None
+            except OSError as error:
+                raise self._failed(error) from error
+
+    def _is_full(self, part: Part) -> bool:
+        return (
+            part.num_bytes >= self._shard_size
+            or part.num_header_bytes >= _MAX_HEADER
+            or part.num_places >= _MAX_BLOCKS
+            or len(part.records) >= _MAX_BLOCKS
+        )
+
+    def _commit(self, part: Part) -> None:
+        number = max([-1, *self._numbers, *(order_of(0, name)[1] for name in self._place.names())]) + 1
+        self._numbers = [number]
+        facts = write_shard(self.path, number, part)
+        self._hashes[facts.name] = facts
+        part.remove()
+
+    def commit(self) -> None:
+        """Commits what was taken so far as a shard, so that readers see it."""
+        with self._lock:
+            self._check_open()
+            self._commit_rest()
+
+    def _commit_rest(self) -> None:
+        try:
+            if self._part is not None:
+                self._commit(self._part)
+                self._part = None
+        except OSError as error:
+            raise self._failed(error) from error
+
+    def close(self) -> None:
+        """Commits the rest and writes index.json. Harmless when repeated."""
+        with self._lock:
+            if self._is_closed:
+                return
+            self._check_open()
+            self._commit_rest()
+            try:
+                publish(self._place, self._with_hashes)
+            except OSError as error:
+                raise self._failed(error) from error
+            try:
+                self._parts.rmdir()
+            except OSError:  # not there, or other writers are at work in it
+                pass
+            self._end()
+
+    def _with_hashes(self, facts: Facts) -> Facts:
+        """A shard's facts, with the hashes that whoever lists it shall not have to compute."""
+        if facts.sha256:
+            return facts
+        known = self._hashes.get(facts.name)
+        if known is not None:
+            return msgspec.structs.replace(known, skip=facts.skip)
+        columns = self._place.columns(facts.name)
+        header = self._place.chunk(columns, 8, columns.data_start)
+        index = self._place.read_file(f"{facts.name}.index") or b""
+        sha256, index_sha256 = (hashlib.sha256(data).hexdigest() for data in (header, index))
+        return msgspec.structs.replace(facts, sha256=sha256, index_sha256=index_sha256)
+
+    def abandon(self) -> None:
+        """Ends without committing the rest: it stays where the next writer finds it."""
+        with self._lock:
+            if not self._is_closed:
+                if self._part is not None and os.getpid() == self._pid:
+                    self._part.release()
+                self._end()
+
+    def _end(self) -> None:
+        self._place.close()
+        self._part = None
+        self._is_closed = True
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise TensorCacheError(f"writer is closed: {self.path}", hint="make a new one: it goes on where this ended")
+        if os.getpid() != self._pid:
+            hint = "make a writer in each process: they work side by side in one folder"
+            raise TensorCacheError(f"writer belongs to another process: {self.path}", hint=hint)
+
+    def _failed(self, error: OSError) -> TensorCacheError:
+        hint = "is the disk full, or the folder not yours? What was added before is kept; a new writer goes on"
+        return TensorCacheError(f"tensor cache cannot be written: {self.path}: {error}", hint=hint, url=str(self.path))
+
+    def __del__(self) -> None:
+        if not getattr(self, "_is_closed", True):
+            self.abandon()
+
+    def __enter__(self) -> TensorCacheWriter:  # noqa: PYI034 - typing.Self is not in Python 3.10
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abandon()
+
+
+def _utf8(key: str) -> bytes:
+    try:
+        return key.encode()
+    except UnicodeEncodeError:
+        raise OptionError(f"key is no Unicode text: {key!a}", hint="decode it properly first") from None
