@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 DEMO := $(VENV)/.demo
 AZURITE := $(VENV)/.azurite
 
-.PHONY: demo test setup azurite lint unit integration docs-test soak bench-media fuzz fuzz-media reference clean
+.PHONY: demo test setup azurite lint unit integration docs-test soak bench-media bench-tensors fuzz fuzz-media reference clean
 
 demo: $(DEMO)
 	$(BIN)/sds demo
@@ -60,6 +60,11 @@ soak: $(READY) $(AZURITE)
 bench-media: $(READY)
 	$(BIN)/python benchmarks/images.py
 	$(BIN)/python benchmarks/media.py
+	$(BIN)/python benchmarks/clips.py
+
+bench-tensors: $(READY)
+	$(BIN)/python benchmarks/tensors.py
+	$(BIN)/python benchmarks/tensors.py --open 1000000
 
 # 100,000 broken indexes, cache folders and messages
 fuzz: $(READY)

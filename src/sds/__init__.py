@@ -13,12 +13,17 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from sds import errors as errors
     from sds import plan as plan
+    from sds import tensors as tensors
     from sds import testing as testing
     from sds import transforms as transforms
     from sds.dataset import StreamingDataset as StreamingDataset
+    from sds.dataset import concatenate as concatenate
+    from sds.dataset import interleave as interleave
     from sds.errors import SdsError as SdsError
     from sds.loader import BroadcastLoader as BroadcastLoader
+    from sds.loader import MultiStreamDataLoader as MultiStreamDataLoader
     from sds.loader import StreamingDataLoader as StreamingDataLoader
+    from sds.loader import StreamOptions as StreamOptions
     from sds.types import Batch as Batch
     from sds.world import World as World
 
@@ -26,6 +31,10 @@ if TYPE_CHECKING:
 _HOMES = {
     "StreamingDataset": "sds.dataset",
     "StreamingDataLoader": "sds.loader",
+    "MultiStreamDataLoader": "sds.loader",
+    "StreamOptions": "sds.loader",
+    "interleave": "sds.dataset",
+    "concatenate": "sds.dataset",
     "BroadcastLoader": "sds.loader",
     "World": "sds.world",
     "Batch": "sds.types",
@@ -33,6 +42,7 @@ _HOMES = {
     "errors": "sds.errors",
     "plan": "sds.plan",
     "transforms": "sds.transforms",
+    "tensors": "sds.tensors",
     "testing": "sds.testing",
 }
 

@@ -46,10 +46,18 @@ def text(page: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("page", "thing"), [("dataset.md", sds.StreamingDataset), ("loader.md", sds.StreamingDataLoader)]
+    ("page", "thing"),
+    [
+        ("dataset.md", sds.StreamingDataset),
+        ("loader.md", sds.StreamingDataLoader),
+        ("loader.md", sds.MultiStreamDataLoader),
+        ("loader.md", sds.StreamOptions),
+    ],
 )
 def test_the_reference_has_every_keyword_with_its_default(page: str, thing: type):
-    rows = [line for line in text(page).splitlines() if line.startswith("| `")]
+    # a page may have several things, each under its own heading
+    part = text(page).partition(f"# sds.{thing.__name__}\n")[2].partition("\n# sds.")[0]
+    rows = [line for line in part.splitlines() if line.startswith("| `")]
     for name, parameter in inspect.signature(thing).parameters.items():
         row = next((row for row in rows if f"`{name}`" in row.split("|")[1]), None)
         assert row is not None, f"{name} is not in {page}"

@@ -207,6 +207,42 @@ def broadcast(args):
     return found
 
 
+def mix(args, **keywords):
+    """A mix of two streams over the same index, one with rounds."""
+    streams = [{"name": "a", "ratio": 0.6, "batch_gpu": 2}, {"name": "b", "ratio": 0.4, "num_accum_rounds": 2}]
+    options = sds.StreamOptions.init_group(streams, args.get("strategy", "no_mixing"))
+    b = dataset({**args, **args.get("b", {})}, shuffle_seed=8, timeout=args.get("timeout", 2.0))
+    return sds.MultiStreamDataLoader([dataset(args), b], options, **{"stop": "first", **keywords})
+
+
+def described(batch):
+    return [batch.stream_name, batch.num_accum_rounds_left, sample_keys(batch)]
+
+
+def broadcast_mix(args):
+    """One rank of each of two groups reads a mix; a state taken in the middle is gone on with."""
+    group, rank = _groups(), dist.get_rank()
+    mine = sds.World(rank, 4, data_rank=rank % 2, data_size=2)
+    shared = sds.BroadcastLoader(mix(args, world=mine) if rank < 2 else None, group)
+    found = {"length": len(shared), "steps": [], "states": []}
+    for batch in shared:
+        found["steps"].append(described(batch))
+        found["states"].append(shared.state_dict())
+    shared.load_state_dict(found["states"][2])
+    found["rest"] = [described(batch) for batch in shared]
+    shared.close()
+    return found
+
+
+def mixed_ranks(args):
+    """What each rank takes, and its state; one of them may have another dataset."""
+    if args.get("rank") == dist.get_rank():
+        args = {**args, "b": args["other"]}
+    loader = mix(args)
+    steps = [described(batch) for batch in loader]
+    return {"steps": steps, "state": loader.state_dict()}
+
+
 def broadcast_of_anything(args):
     group = _groups()
     reads = dist.get_rank() < 2

@@ -41,7 +41,14 @@ def explain(options: Options, index: Index, plan: Plan, world: World) -> str:
         lines.append(f"partition: rank {rank} of {size}: {-(-plan.length(0) // size)} samples an epoch, {how}")
     fetch = options.fetch
     limit = "no limit" if fetch.limit is None else f"limit {format_bytes(fetch.limit)}"
-    lines.append(f"cache: {fetch.dst} ({limit}, policy {fetch.policy}); prefetch {options.prefetch} samples")
+    if fetch.ttl_s is not None:
+        limit += f", files older than {fetch.ttl_s:g} s are fetched again"
+    if fetch.revalidate != "never":
+        limit += f", versions are asked for {'once per run' if fetch.revalidate == 'run' else 'always'}"
+    ahead = f"{options.prefetch} samples"
+    if fetch.ahead_bytes is not None:
+        ahead += f", {format_bytes(fetch.ahead_bytes)}"
+    lines.append(f"cache: {fetch.dst} ({limit}, policy {fetch.policy}); prefetch {ahead}")
     return "\n".join(lines)
 
 

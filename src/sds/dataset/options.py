@@ -10,6 +10,7 @@ import difflib
 import hashlib
 import os
 import re
+import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,8 +23,9 @@ from sds.fetch import FetchOptions
 from sds.fetch.evict import POLICIES
 from sds.fetch.protocol import STORAGE_OPTIONS
 from sds.index import IndexOptions
+from sds.tensors.remember import MemoryOptions, find_memory
 from sds.types import DataType, Transform
-from sds.units import parse_bytes
+from sds.units import parse_bytes, parse_seconds
 from sds.urls import SCHEMES, host_of, is_remote, redact
 from sds.world import World
 
@@ -74,6 +76,7 @@ class Options:
     infinite: bool = False
     unaligned: bool = False
     node_affine: bool | int = False
+    memory: MemoryOptions | None = None
 
     @property
     def source_text(self) -> str:
@@ -89,11 +92,10 @@ _NOT_YET: Mapping[str, tuple[Any, str]] = {
     "lazy_index_num_threads": (2, "threads that read chunks of the index"),
     "lazy_index_prefetch_factor": (3, "chunks of the index read ahead"),
     "weight_col_name": (None, "weights"),
-    "cache_ttl": (None, "a time to live of cached files"),
-    "revalidate": ("never", "asking the store whether an object changed"),
 }
 
 
+_SAMPLES_IN_BYTES = 1024  # fetched ahead at most, when only their bytes are bounded
 _FLAGS = (
     "allow_missing_columns",
     "print_exceptions",
@@ -120,7 +122,7 @@ def sort_keywords(given: Mapping[str, Any]) -> Options:
     check_choice("cache_policy", given["cache_policy"], POLICIES)
     check_count("num_downloading_workers", given["num_downloading_workers"], minimum=1)
     check_count("num_downloading_retries", given["num_downloading_retries"], minimum=0)
-    check_count("prefetch", given["prefetch"], minimum=0)
+    prefetch, ahead_bytes = _prefetch(given["prefetch"])
     if given["min_num_pending_tasks_thresh"] is not None:
         check_count("min_num_pending_tasks_thresh", given["min_num_pending_tasks_thresh"], minimum=0)
     for keyword in _FLAGS:
@@ -139,7 +141,10 @@ def sort_keywords(given: Mapping[str, Any]) -> Options:
         raise OptionError(f"timeout is not a number of seconds: {timeout!r}", hint="give seconds, such as timeout=60")
     settings = given["storage_options"] or {}
     _check_settings(settings)
-    limit = given["cache_limit"]
+    limit, ttl = given["cache_limit"], given["cache_ttl"]
+    transforms = _transforms("transforms", given["transforms"])
+    pre_download = _transforms("pre_download_transforms", given["pre_download_transforms"])
+    data_type = _data_type(given["data_type"])
     dst, name = given["dst"], _name_of(given["src"]) if given["name"] is None else _folder_name(given["name"])
     return Options(
         src=given["src"],
@@ -161,20 +166,34 @@ def sort_keywords(given: Mapping[str, Any]) -> Options:
             num_retries=given["num_downloading_retries"],
             timeout_s=float(timeout),
             settings=dict(settings),
+            ttl_s=None if ttl is None else parse_seconds(ttl, option="cache_ttl"),
+            revalidate=given["revalidate"],
+            run=secrets.token_hex(8) if given["revalidate"] == "run" else "",
+            ahead_bytes=ahead_bytes,
         ),
         failures=FailureOptions(
             given["on_error"], given["max_failures"], bool(given["print_exceptions"]), bool(given["print_traceback"])
         ),
-        transforms=_transforms("transforms", given["transforms"]),
-        pre_download_transforms=_transforms("pre_download_transforms", given["pre_download_transforms"]),
-        data_type=_data_type(given["data_type"]),
+        transforms=transforms,
+        pre_download_transforms=pre_download,
+        data_type=data_type,
         shuffle_seed=seed,
-        prefetch=given["prefetch"],
+        prefetch=prefetch,
         refill_below=given["min_num_pending_tasks_thresh"],
         infinite=bool(given["infinite_iteration"]),
         unaligned=bool(given["unaligned_worker_index"]),
         node_affine=given["node_affine"],
+        memory=find_memory(transforms, pre_download, data_type),
     )
+
+
+def _prefetch(given: Any) -> tuple[int, int | None]:
+    """How far to fetch ahead: samples, and bytes if those are bounded too."""
+    if isinstance(given, str):
+        return _SAMPLES_IN_BYTES, parse_bytes(given, option="prefetch")
+    samples, num_bytes = given if isinstance(given, tuple | list) and len(given) == 2 else (given, None)
+    check_count("prefetch", samples, minimum=0)
+    return samples, None if num_bytes is None else parse_bytes(num_bytes, option="prefetch")
 
 
 def _check_settings(settings: Any) -> None:

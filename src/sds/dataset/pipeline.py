@@ -23,6 +23,8 @@ from sds.fetch import File, RemoteFile, Ticket
 from sds.index import Index
 from sds.plan import Plan
 from sds.seeds import derive_key
+from sds.tensors.remember import Memory, Remembered, load_samples, names_of
+from sds.tensors.source import TensorIndex
 from sds.types import Row, Sample, Transform
 from sds.urls import is_remote, local_path, redact
 
@@ -35,7 +37,7 @@ _BLOCK = 64  # rows are looked up in blocks: a lookup has a fixed cost
 class Job:
     """One row on its way to being a sample."""
 
-    __slots__ = ("columns", "epoch", "error", "files", "position", "row", "sample")
+    __slots__ = ("columns", "epoch", "error", "files", "memory_key", "position", "remembered", "row", "sample")
 
     def __init__(self, row: Row, epoch: int, position: int) -> None:
         self.row = row
@@ -45,6 +47,8 @@ class Job:
         self.columns: list[str] = []
         self.files: list[File] = []
         self.error: SdsError | None = None  # it failed before anything was fetched
+        self.memory_key: str | None = None  # what its samples are remembered by
+        self.remembered: Remembered | None = None  # where they are, if a pass before this one made them
 
 
 class Pipeline:
@@ -54,7 +58,12 @@ class Pipeline:
         self.index = index
         self.options = options
         self.tally = tally
-        self._ranges = Ranges(options.transforms, index.columns_to_download)
+        memory = options.memory
+        self.memory = None if memory is None else Memory(memory)
+        # what is remembered, and what comes after it
+        self._prefix: tuple[Transform, ...] = () if memory is None else memory.prefix
+        self._rest: tuple[Transform, ...] = options.transforms if memory is None else memory.after
+        self._ranges = Ranges((*self._prefix, *self._rest), index.columns_to_download)
 
     def jobs(self, plan: Plan, epoch: int, positions: Iterable[IntArray]) -> Iterator[Job]:
         """Jobs for arrays of positions, in order; positions past the end of the epoch are in those that follow."""
@@ -81,13 +90,21 @@ class Pipeline:
         if self.options.data_type is not None:
             sample["__data_type__"] = self.options.data_type
         try:
+            if self.memory is not None:
+                job.memory_key = self.memory.key_of(row)
+                job.remembered = self.memory.find(job.memory_key, epoch)
+                if job.remembered is not None:
+                    return job  # nothing to fetch
             for transform in self.options.pre_download_transforms:
                 result = self._call(transform, job.sample, row)
                 if not isinstance(result, dict):
                     hint = "a pre-download transform takes one dict and returns one"
                     raise TransformError(f"{transform!r} returned no dict: {type(result).__name__}", hint=hint)
                 job.sample = result
-            self._collect_files(job)
+            if isinstance(self.index, TensorIndex):
+                job.files = self.index.files(row)
+            else:
+                self._collect_files(job)
         except SdsError as error:
             job.error = _told(error, row)
         return job
@@ -115,18 +132,48 @@ class Pipeline:
 
     def finish(self, job: Job, ticket: Ticket) -> list[Sample]:
         """Waits for the files and runs the transforms; errors name row and stage."""
+        try:
+            samples = self._recalled(job) if job.remembered is not None else self._made(job, ticket)
+        finally:
+            if self.memory is not None and job.memory_key is not None and job.remembered is None:
+                self.memory.done(job.memory_key)
+        return samples
+
+    def _recalled(self, job: Job) -> list[Sample]:
+        """The samples of a row that a pass before this one made, and what comes after that."""
+        assert job.remembered is not None
+        start = time.perf_counter()
+        try:
+            is_lazy = bool(self._rest) and getattr(self._rest[0], "takes_lazy", False)
+            samples = load_samples(job.remembered, job.sample, is_lazy=is_lazy)
+            self.tally.add_busy("decode", start, subject=job.row.key)
+            return self._run(self._rest, samples, job.row)
+        except SdsError as error:
+            raise _told(error, job.row)  # noqa: B904 (it is the same)
+
+    def _made(self, job: Job, ticket: Ticket) -> list[Sample]:
+        """The samples of a row, out of its files."""
         if job.error is not None:
             raise job.error
         files: list[str | RemoteFile] = []
         try:
             with self.tally.waiting("fetch"):
-                files = ticket.take_files()
-            job.sample.update(zip(job.columns, files, strict=True))
-            self._note_sizes(job, files)
-            samples = [job.sample]
+                files = ticket.take_files() if job.columns else [*ticket.take()]
+            if isinstance(self.index, TensorIndex):
+                start = time.perf_counter()
+                samples = self.index.load(job.row, job.sample, job.files, [os.fspath(file) for file in files])
+                self.tally.add_busy("decode", start, subject=job.row.key)
+            else:
+                job.sample.update(zip(job.columns, files, strict=True))
+                self._note_sizes(job, files)
+                samples = [job.sample]
             remotes = [file for file in files if isinstance(file, RemoteFile)]
-            for transform in self.options.transforms:
-                samples = [after for before in samples for after in self._several(transform, before, job.row, remotes)]
+            if self.memory is not None and job.memory_key is not None:
+                begun = dict(job.sample)  # transforms may change the one they get
+                samples = self._run(self._prefix, samples, job.row, remotes)
+                names = names_of(files, [file.url for file in job.files])
+                samples = self.memory.put(job.memory_key, samples, begun, names)
+            samples = self._run(self._rest, samples, job.row, remotes)
         except SdsError as error:
             paths = [file.path if isinstance(file, RemoteFile) else file for file in files]
             urls = [file.url for file in job.files]
@@ -138,6 +185,14 @@ class Pipeline:
                     self._ranges.read(column, is_whole=file.path is not None)
                     file.close()
         _name_remotes(samples)
+        return samples
+
+    def _run(
+        self, transforms: Iterable[Transform], samples: list[Sample], row: Row, remotes: Sequence[RemoteFile] = ()
+    ) -> list[Sample]:
+        """What a chain makes of samples."""
+        for transform in transforms:
+            samples = [after for before in samples for after in self._several(transform, before, row, remotes)]
         return samples
 
     def _note_sizes(self, job: Job, files: list[str | RemoteFile]) -> None:

@@ -13,7 +13,7 @@ import msgspec
 
 from sds.errors import StateError, StateMismatch, StateVersion
 
-__all__ = ["State", "PlanKey"]
+__all__ = ["State", "PlanKey", "hash_key"]
 
 VERSION = 1
 _Count = Annotated[int, msgspec.Meta(ge=0)]
@@ -33,6 +33,11 @@ class PlanKey(msgspec.Struct, frozen=True):
     def hash_query(query: str | None) -> str | None:
         """A query as a state remembers it."""
         return None if query is None else hashlib.blake2b(query.encode(), digest_size=8).hexdigest()
+
+
+def hash_key(key: PlanKey) -> str:
+    """A short hash of what an order is a function of."""
+    return hashlib.blake2b(msgspec.json.encode(key), digest_size=6).hexdigest()
 
 
 class State(msgspec.Struct, frozen=True):

@@ -7,16 +7,13 @@ lane per rank and worker; or any sample by its row. The state says what was hand
 from __future__ import annotations
 
 import dataclasses
-import multiprocessing
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from multiprocessing.context import get_spawning_popen
 from pathlib import Path
 from typing import Any, overload
 
 import msgspec
-import numpy as np
-from torch.utils.data import IterableDataset
 
 from sds import logs
 from sds.dataset import options as opts
@@ -25,38 +22,38 @@ from sds.dataset.delivery import Delivery
 from sds.dataset.explain import explain
 from sds.dataset.leases import Leases
 from sds.dataset.mapstyle import MapView, get_several
-from sds.dataset.pipeline import Pipeline
+from sds.dataset.ordered import OrderedDataset
+from sds.dataset.pipeline import IntArray, Pipeline
 from sds.dataset.policy import FailurePolicy
-from sds.dataset.progress import Progress, Start
-from sds.dataset.state import PlanKey, State
-from sds.dataset.workers import is_worker, worker_identity
+from sds.dataset.progress import Progress
+from sds.dataset.slots import Work
+from sds.dataset.state import PlanKey
 from sds.events import Stats, Tally
-from sds.fetch import FetchClient, Ticket, prefetched
+from sds.fetch import FetchClient
 from sds.index import Index, open_index
-from sds.plan import Plan, Steps, lanes, steps
+from sds.plan import Plan
 from sds.seeds import derive_key, draw_seed
-from sds.types import DataType, Failure, Sample, Transform
+from sds.tensors.source import is_tensor_cache, open_tensors
+from sds.types import DataType, Sample, Transform
 from sds.world import World
 
 __all__ = ["StreamingDataset"]
 
-INFINITE = 2**62
-_BLOCK = 1024  # positions computed at once: a permutation has a fixed cost per call
 _RANDOM_ACCESS_LEASES = 64
-_NUM_LEASES = 512  # nobody here can see batches, nor how far a loader's caller is: the files of so many samples stay
 
 
-class StreamingDataset(IterableDataset[Sample]):
+class StreamingDataset(OrderedDataset):
     """Streams the samples that an index names, from wherever they are.
 
     Args:
         src: an index file (CSV, TSV, Parquet, JSON, JSON lines), a folder, a wildcard, a text list of files, or a list
-            of those; local, file://, s3://, gs://, az:// or http(s)://.
+            of those; or a tensor cache; local, file://, s3://, gs://, az:// or http(s)://.
         dst: the cache folder. Default: the user's cache dir / sds / <name>.
         transforms: callables from dict to dict (or to several dicts, or None), run in order.
         pre_download_transforms: the same, before anything is fetched; they may choose what to fetch.
-        columns_to_download: columns that hold URLs or paths; after fetching they hold local paths. For a folder: the
-            extensions. []: metadata only. None: every extension of a folder, no column of a table.
+        columns_to_download: columns that hold URLs or paths; after fetching they hold local paths, or the URL where
+            only parts of a long video were needed. For a folder: the extensions. []: metadata only. None: every
+            extension of a folder, no column of a table.
         index_col_name: the column with the unique sample id.
         data_type: 'image', 'video', 'audio', 'text' or '<kind>_latent'; samples carry it.
         allow_missing_columns: keep rows without a value to download, with None.
@@ -71,13 +68,16 @@ class StreamingDataset(IterableDataset[Sample]):
         lazy_index_prefetch_factor: not available yet.
         min_num_pending_tasks_thresh: how few samples may be left in the prefetch window when it is filled again.
         num_downloading_workers: downloads at once, over all processes of the node.
-        prefetch: samples fetched ahead of use, per process.
+        prefetch: what is fetched ahead of use, per rank: samples (128), bytes ("2gb"), or both ((128, "2gb")). Workers
+            divide the samples among them.
         num_downloading_retries: how often a request that may yet succeed is tried again.
         timeout: seconds that a connection may be silent, and that a download may wait for room in the cache.
         cache_limit: bytes of objects on disk, as a number or "10gb"; None: no limit.
         cache_policy: 'keep' holds a resident set, the optimum when each sample is used once per epoch; or 'lru'.
-        cache_ttl: not available yet.
-        revalidate: 'never': a URL without a version in the index never changes. Others are not available yet.
+        cache_ttl: seconds, or text such as "12h" or "7d": files older than that are fetched again, and removed when
+            nobody uses them. None: no file is too old.
+        revalidate: 'never': a URL without a version in the index never changes. 'run': the store is asked once per
+            object and run whether it did, 'always': each time.
         on_error: 'skip' counts a broken sample and goes on, 'raise' raises in the training loop.
         max_failures: the budget of 'skip': an int is a count; a float is a share of attempts.
         print_exceptions: log each failure.
@@ -118,12 +118,12 @@ class StreamingDataset(IterableDataset[Sample]):
         lazy_index_prefetch_factor: int = 3,
         min_num_pending_tasks_thresh: int | None = None,
         num_downloading_workers: int = 64,
-        prefetch: int = 128,
+        prefetch: int | str | tuple[int, int | str] = 128,
         num_downloading_retries: int = 3,
         timeout: float = 60.0,
         cache_limit: str | int | None = "10gb",
         cache_policy: str = "keep",
-        cache_ttl: float | None = None,
+        cache_ttl: str | float | None = None,
         revalidate: str = "never",
         on_error: str = "skip",
         max_failures: float = 0.1,
@@ -144,9 +144,12 @@ class StreamingDataset(IterableDataset[Sample]):
         self._agreement = Agreement()
         try:
             client = FetchClient(self._options.fetch)
-            self._index: Index = open_index(
-                src, self._options.index, folder=Path(self._options.fetch.dst) / "index", remote=lambda: client
-            )
+            folder = Path(self._options.fetch.dst) / "index"
+            self._index: Index
+            if is_tensor_cache(src, lambda: client):
+                self._index = open_tensors(src, self._options.index, folder=folder, client=client)
+            else:
+                self._index = open_index(src, self._options.index, folder=folder, remote=lambda: client)
         except BaseException as error:
             self._agreement.announce_failure(self.world, error)
             raise
@@ -154,9 +157,11 @@ class StreamingDataset(IterableDataset[Sample]):
         self._num_shares = self.world.node[1] if affine is True else int(affine) or 1
         self._seed = self._options.shuffle_seed
         if self._seed == -1:
-            self._seed = self._agreement.share_seed(self.world, draw_seed, self._patience_s)
+            self._seed = self._agreement.share_seed(self.world, draw_seed, self.patience_s)
         self.progress = Progress(self.plan_key, is_endless=self._options.infinite)
         self._adopt()
+        if self._delivery.pipeline.memory is not None:
+            self._delivery.pipeline.memory.announce()
 
     # ---- what it has ------------------------------------------------------------------------------------------------
 
@@ -168,17 +173,14 @@ class StreamingDataset(IterableDataset[Sample]):
         return self._delivery
 
     @property
-    def world(self) -> World:
-        """This process among the others: given, or detected."""
-        if self._world is not None:
-            return self._world
-        if self._sender is not None and is_worker() and self._sender[0] == _parent_pid():
-            return self._sender[1]
-        return World.detect()
+    def deliveries(self) -> list[Delivery]:
+        """This process's way from rows to samples, alone."""
+        return [self.delivery]
 
-    def stand_for(self, ranks: Sequence[int]) -> None:
-        """For a loader that broadcasts: these ranks read nothing themselves, so nobody waits for them."""
-        self._agreement.stand_for(ranks)
+    @property
+    def tally(self) -> Tally:
+        """What happened so far in this process."""
+        return self.delivery.tally
 
     @property
     def fingerprint(self) -> str:
@@ -201,12 +203,9 @@ class StreamingDataset(IterableDataset[Sample]):
         return self._options.data_type
 
     @property
-    def _patience_s(self) -> float:
+    def patience_s(self) -> float:
         """How long ranks wait for each other: an index may take a while to build elsewhere."""
         return 5 * self._options.fetch.timeout_s
-
-    def __len__(self) -> int:
-        return self.plan.length(self.epoch)
 
     def __repr__(self) -> str:
         return f"StreamingDataset({self._options.source_text}, {len(self._index)} rows, seed {self._seed})"
@@ -219,68 +218,7 @@ class StreamingDataset(IterableDataset[Sample]):
         """What happened so far in this process (and, under our loaders, in its workers)."""
         return self._tally.stats()
 
-    def quarantine(self) -> list[Failure]:
-        """The rows that failed, with stage and reason."""
-        return self.delivery.policy.quarantine()
-
-    # ---- iteration --------------------------------------------------------------------------------------------------
-
-    def __iter__(self) -> Iterator[Sample]:
-        """This rank's and worker's samples of the current epoch, from its start or from where a loaded state says."""
-        worker, num_workers = worker_identity()
-        epoch, start, taken, offset = self._begin_lane(worker, num_workers) if is_worker() else self.begin(self.world)
-        plan, rank, size = self.share(self.world, worker)
-        lane_of = (0, 1) if self._options.unaligned else (worker, num_workers)
-        lane = lanes(self.horizon(epoch), start, size, rank, lane_of[1], lane_of[0])
-        progress, delivery = self.progress, self.delivery
-        held = Leases(_NUM_LEASES, self._lease_bytes(num_workers))
-        self._tally.begin()
-        # positions of this lane, from where it stands
-        blocks = (np.asarray(lane[k : k + _BLOCK]) for k in range(taken, len(lane), _BLOCK))
-        # -> jobs: rows with the files that they need
-        jobs = delivery.pipeline.jobs(plan, epoch, blocks)
-        # -> tickets: the files of the next ones are on their way
-        window = prefetched(self._client, jobs, lambda job: job.files, *self.window)
-
-        def after(num_rows: int, num_samples: int) -> State:
-            """What was handed out: so many rows of the lane, and so many samples of the next one."""
-            if is_worker():
-                return State(progress.key, epoch, start, (worker, num_workers, num_rows, size), num_samples)
-            return progress.at(epoch, lane.stop(num_rows - 1) if num_rows else start, num_samples)
-
-        has_ended = False
-        try:
-            for k, (job, ticket) in enumerate(window, start=taken):
-                tickets: list[Ticket] = []
-                # -> samples: decoded, transformed; a row that failed is counted and left out
-                samples = delivery.deliver(job, ticket, tickets) or []
-                held.hold(tickets)
-                done = offset if k == taken else 0  # of a row that was fanned out, what was handed out before
-                for j, sample in enumerate(samples[done:], start=done + 1):
-                    has_ended = j == len(samples) and k + 1 == len(lane)
-                    if has_ended:  # the very end of an epoch is the beginning of the next
-                        progress.finish(epoch)
-                    else:
-                        progress.reach(after(k + 1, 0) if j == len(samples) else after(k, j))
-                    self._tally.delivered(1, batches=0)
-                    yield sample
-            if not has_ended:
-                delivery.policy.end_of_epoch()
-                progress.finish(epoch)
-        finally:
-            window.close()  # type: ignore[attr-defined]  # a generator
-            held.release()
-
-    def _begin_lane(self, worker: int, num_workers: int) -> Start:
-        self.follow_seed()
-        return self.progress.begin_lane(worker, num_workers, self.share(self.world, worker)[2])
-
-    def begin(self, world: World) -> Start:
-        """Where an iteration begins; ranks agree on it before the first one. A loaded state is used up by it."""
-        epoch, position, _ = self.progress.coming()
-        facts = {**msgspec.to_builtins(self.plan_key), "epoch": epoch, "position": position}
-        self._agreement.check(world, facts, self._patience_s)
-        return self.progress.begin()
+    # ---- order ------------------------------------------------------------------------------------------------------
 
     def follow_seed(self) -> None:
         """In a worker: takes over the seed that the parent found in a state, after this worker was made."""
@@ -293,24 +231,35 @@ class StreamingDataset(IterableDataset[Sample]):
         self.progress.key = self.plan_key
         self._adopt()
 
-    def share(self, world: World, worker: int = 0) -> tuple[Plan, int, int]:
-        """The order that a process follows, and which share of it: (plan, rank, size)."""
-        rank, size = world.replica
-        if not self._options.unaligned:
-            return self.plan, rank, size
-        # everybody goes through everything, each in an order of its own
-        seed = None if self._seed is None else derive_key(self._seed, "lane", rank, worker)
-        return Plan(len(self._index), seed), 0, 1
+    @property
+    def is_endless(self) -> bool:
+        """Whether an iteration goes on with the next epoch for ever."""
+        return self._options.infinite
 
-    def steps(self, world: World, epoch: int, start: int, batch_size: int, drop_last: bool) -> Steps:
-        """The batches of a process, for a loader: as positions, from `start` on."""
-        plan, rank, size = self.share(world)
-        lap, shares = plan.length(epoch), plan.shares
-        return steps(self.horizon(epoch), start, size, rank, batch_size, drop_last, shares=shares, lap=lap)
+    def length(self, epoch: int) -> int:
+        """How many samples an epoch has."""
+        return self.plan.length(epoch)
 
-    def horizon(self, epoch: int) -> int:
-        """Where an iteration that begins in this epoch ends; positions past the epoch are in those that follow."""
-        return INFINITE if self._options.infinite else self.plan.length(epoch)
+    @property
+    def num_shares(self) -> int:
+        """Into how many shares the rows are divided for good."""
+        return self.plan.shares
+
+    def lane_of(self, world: World) -> tuple[int, int]:
+        """Which share of the positions a process reads: (rank, size)."""
+        return (0, 1) if self._options.unaligned else world.replica
+
+    def work(self, world: World, epoch: int, blocks: Iterable[IntArray], worker: int = 0) -> Iterator[Work]:
+        """The rows at arrays of positions, in order; positions past the end are in the epochs that follow."""
+        plan, delivery = self.plan, self.delivery
+        if self._options.unaligned:  # everybody goes through everything, each in an order of its own
+            rank = world.replica[0]
+            plan = Plan(len(self._index), None if self._seed is None else derive_key(self._seed, "lane", rank, worker))
+        for job in delivery.pipeline.jobs(plan, epoch, blocks):
+            yield Work(delivery, job)
+        # mixes ask for a few positions at a time, as lists; whoever goes through its whole share has an iterator
+        if delivery.pipeline.memory is not None and not isinstance(blocks, Sequence):
+            delivery.pipeline.memory.end_pass()
 
     @property
     def window(self) -> tuple[int, int | None]:
@@ -343,17 +292,7 @@ class StreamingDataset(IterableDataset[Sample]):
         """A map-style view, for torch's samplers."""
         return MapView(self)
 
-    # ---- epochs and state -------------------------------------------------------------------------------------------
-
-    @property
-    def epoch(self) -> int:
-        """The epoch that the next (or current) iteration makes."""
-        return self.progress.epoch
-
-    def set_epoch(self, epoch: int) -> None:
-        """The next iteration makes this epoch: from its start, or where a state of this epoch that was loaded says."""
-        opts.check_count("epoch", epoch, minimum=0)
-        self.progress.set_epoch(epoch)
+    # ---- state ------------------------------------------------------------------------------------------------------
 
     @property
     def plan_key(self) -> PlanKey:
@@ -362,28 +301,15 @@ class StreamingDataset(IterableDataset[Sample]):
         unaligned = self._options.unaligned
         return PlanKey(self.fingerprint, len(self._index), self._seed, query, unaligned, self._num_shares)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Where delivery stands: a small JSON-able copy, right at every yield."""
-        return self.progress.state().to_dict()
+    def expected_key(self, seed: int | None) -> PlanKey:
+        """The key that a state with this seed must have: the dataset's own, unless its seed was to be drawn."""
+        is_drawn = self._options.shuffle_seed == -1 and seed is not None
+        return msgspec.structs.replace(self.plan_key, seed=seed) if is_drawn else self.plan_key
 
-    def load_state_dict(self, state: dict[str, Any], *, strict: bool = True) -> None:
-        """The next iteration goes on where the state says.
-
-        Args:
-            state: what `state_dict()` returned, on any number of ranks and workers.
-            strict: False lets a state of another index through, for one that was appended to.
-
-        Raises:
-            StateMismatch: the state is of another index, query or seed.
-        """
-        loaded = State.from_dict(state)
-        key = self.plan_key
-        if self._options.shuffle_seed == -1 and loaded.key.seed is not None:
-            key = msgspec.structs.replace(key, seed=loaded.key.seed)  # what was drawn for the run that goes on
-        loaded.check(key, strict=strict)
+    def adopt(self, key: PlanKey) -> None:
+        """Goes on with the seed of a key that `expected_key` gave."""
         if key.seed != self._seed:
             self._use_seed(key.seed)
-        self.progress.load(State(key, loaded.epoch, loaded.position, loaded.lane, loaded.offset))
 
     # ---- life -------------------------------------------------------------------------------------------------------
 
@@ -402,6 +328,8 @@ class StreamingDataset(IterableDataset[Sample]):
     def close(self) -> None:
         """Lets go of every cached file and of the fetch server. The dataset can be used again."""
         self._random_leases.release()
+        if self._pid == os.getpid() and self._delivery.pipeline.memory is not None:
+            self._delivery.pipeline.memory.close()
         self._client.close()
 
     def __enter__(self) -> StreamingDataset:  # noqa: PYI034 (typing.Self is Python 3.11)
@@ -422,9 +350,3 @@ class StreamingDataset(IterableDataset[Sample]):
         self.__dict__.update(state)
         self._agreement = Agreement()
         self._adopt()
-
-
-def _parent_pid() -> int | None:
-    """Who started this process, if multiprocessing did; under a forkserver that is not who forked it."""
-    parent = multiprocessing.parent_process()
-    return None if parent is None else parent.pid

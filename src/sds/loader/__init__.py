@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from sds.loader.broadcast import BroadcastLoader
 from sds.loader.collate import collate
+from sds.loader.multistream import MultiStreamDataLoader
+from sds.loader.multistream_options import StreamOptions
 from sds.loader.streaming import StreamingDataLoader
 
-__all__ = ["StreamingDataLoader", "BroadcastLoader", "collate"]
+__all__ = ["StreamingDataLoader", "MultiStreamDataLoader", "StreamOptions", "BroadcastLoader", "collate"]

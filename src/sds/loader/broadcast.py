@@ -61,7 +61,9 @@ class BroadcastLoader:
         BroadcastLoader._num_made[ranks] = number + 1
         key = f"sds/broadcast/{'-'.join(map(str, ranks))}/{number}"
         if self._reads:
-            stand_for = getattr(getattr(self._loader, "dataset", None), "stand_for", None)
+            # a mix agrees as one, a loader of one dataset by that
+            agrees = self._loader if hasattr(self._loader, "stand_for") else getattr(self._loader, "dataset", None)
+            stand_for = getattr(agrees, "stand_for", None)
             if stand_for is not None:
                 stand_for(ranks)
             self._state, self._length = self._where()

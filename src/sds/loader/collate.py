@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from sds.errors import TransformError
+from sds.errors import OptionError, TransformError
 from sds.types import Sample
 
-__all__ = ["collate"]
+__all__ = ["check_collate", "collate"]
 
 
 def collate(samples: Sequence[Sample]) -> dict[str, Any]:
@@ -51,3 +51,9 @@ def _stack(values: list[Any]) -> Any:
     if isinstance(first, dict) and all(isinstance(v, dict) and v.keys() == first.keys() for v in values):
         return {field: _stack([v[field] for v in values]) for field in first}
     return values
+
+
+def check_collate(collate_fn: Any) -> None:
+    """A callable or None, or an OptionError."""
+    if collate_fn is not None and not callable(collate_fn):
+        raise OptionError(f"collate_fn cannot be called: {collate_fn!r}", hint="give a callable: samples -> batch")

@@ -1,23 +1,30 @@
 """Batches made in the background of this process: a feeding thread, decode threads, delivery in order.
 
 Decoders release the GIL, so threads decode side by side; the caller's thread only takes finished batches. At most
-`ahead` batches wait, and as many are being made. Closing ends the threads, mid-step, and lets go of every file.
+`ahead` batches wait, and as many are being made; fewer, where they would be more than `max_bytes`. Closing ends the
+threads, mid-step, and lets go of every file.
 """
 
 from __future__ import annotations
 
+import math
 import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Any
 
-from sds.dataset.delivery import Delivery
+import numpy as np
+import torch
+
 from sds.errors import FetchTimeout
 from sds.fetch import Ticket
-from sds.loader.steps import Batches, Collate, StepJob, finish_step
+from sds.fetch.watchdog import Watchdog
+from sds.loader.steps import Batches, StepJob, finish_step, name_stream
 from sds.types import Sample
+from sds.urls import redact
 
 __all__ = ["ThreadedBatches"]
 
@@ -27,18 +34,17 @@ _POLL_S = 0.1
 class _Step:
     """A step whose slots are being filled."""
 
-    def __init__(self, job: StepJob, pool: ThreadPoolExecutor, delivery: Delivery) -> None:
+    def __init__(self, job: StepJob, pool: ThreadPoolExecutor) -> None:
         self.job = job
         self.held: list[Ticket] = []
-        self.slots: list[Future[list[Sample]]] = [
-            pool.submit(delivery.fill, each, ticket, self.held) for each, ticket in job.slots
-        ]
+        self.slots: list[Future[list[Sample]]] = [pool.submit(slot.fill, self.held) for slot in job.slots]
 
     def cancel(self) -> None:
         """Lets go of the files; a thread that waits for one is woken by that."""
         for slot in self.slots:
             slot.cancel()
-        for ticket in [*(ticket for _, ticket in self.job.slots), *self.held]:
+        self.job.release()
+        for ticket in self.held:
             ticket.release()
 
 
@@ -47,18 +53,21 @@ class ThreadedBatches:
 
     def __init__(
         self,
-        delivery: Delivery,
         steps: Iterator[StepJob],
-        collate: Collate,
         num_threads: int,
         ahead: int,
+        *,
         timeout_s: float = 0,
+        warn_after_s: float = 60,
+        max_bytes: float = math.inf,
     ) -> None:
-        self._delivery = delivery
         self._steps = steps
-        self._collate = collate
         self._ahead = ahead
         self._timeout_s = timeout_s
+        self._warn_after_s = warn_after_s
+        self._max_bytes = max_bytes
+        self._sizes: dict[str | None, int] = {}  # bytes of the last batch of each stream
+        self._waiting: deque[int] = deque()  # bytes of the batches that wait
         self._stopping = threading.Event()
         self._making: deque[_Step] = deque()
         self._finished: queue.Queue[Batches | BaseException | None] = queue.Queue(maxsize=max(1, ahead))
@@ -71,10 +80,13 @@ class ThreadedBatches:
 
     def __next__(self) -> Batches:
         since = time.monotonic()
+        watchdog = Watchdog("the next batch", self._warn_after_s, math.inf, stage="loader")
         while True:
             try:
                 item = self._finished.get(timeout=_POLL_S)
             except queue.Empty:
+                if watchdog.is_due:
+                    watchdog.bark(self._waits_for()[0])
                 if self._timeout_s and time.monotonic() - since > self._timeout_s:
                     item = self._too_late()
                 elif self._feeder.is_alive() or not self._finished.empty():
@@ -82,22 +94,27 @@ class ThreadedBatches:
                 else:
                     item = None
             if isinstance(item, Batches):
+                self._waiting.popleft()
                 return item
             self.close()
             if item is None:
                 raise StopIteration
             raise item
 
-    def _too_late(self) -> FetchTimeout:
-        """Names what the next batch waits for."""
+    def _waits_for(self) -> tuple[str, str | None, str | None]:
+        """What the next batch waits for: in words, the id of the sample, and the first of its URLs."""
         steps = list(self._making)
         slots = zip(steps[0].slots, steps[0].job.slots, strict=True) if steps else ()
-        waits = next((job for future, (job, _) in slots if not future.done()), None)
-        key, urls = (waits.row.key, [url for url, _ in waits.files]) if waits is not None else (None, [])
+        waits = next((slot.job for future, slot in slots if not future.done()), None)
+        key, urls = (waits.row.key, [redact(file.url) for file in waits.files]) if waits is not None else (None, [])
+        return f"it waits for sample {key!r} {urls}", key, urls[0] if urls else None
+
+    def _too_late(self) -> FetchTimeout:
+        words, key, url = self._waits_for()
         return FetchTimeout(
-            f"no batch in {self._timeout_s:g} s: it waits for sample {key!r} {urls}",
+            f"no batch in {self._timeout_s:g} s: {words}",
             hint="is the store slow, or a transform stuck? raise the loader's timeout, or leave it out",
-            url=urls[0] if urls else None,
+            url=url,
             key=key,
         )
 
@@ -121,10 +138,11 @@ class ThreadedBatches:
         making = self._making
         try:
             for job in self._steps:
-                making.append(_Step(job, self._pool, self._delivery))
+                making.append(_Step(job, self._pool))
                 # while this thread collates the oldest step, the pool decodes the others
-                if len(making) > self._ahead and not self._hand_over():
-                    return
+                while len(making) > self._ahead or (len(making) > 1 and not self._has_room()):
+                    if not self._hand_over():
+                        return
             while making:
                 if not self._hand_over():
                     return
@@ -136,20 +154,40 @@ class ThreadedBatches:
                 step.cancel()
             self._steps.close()  # type: ignore[attr-defined]  # a generator
 
+    def _has_room(self) -> bool:
+        """Whether another step may be begun, by the size that batches of these streams usually have."""
+        return sum(self._waiting) + sum(self._sizes.get(step.job.stream, 0) for step in self._making) < self._max_bytes
+
     def _hand_over(self) -> bool:
         step = self._making[0]
+        try:
+            made = self._finish(step)
+        except BaseException as error:
+            name_stream(error, step.job.stream)
+            raise
+        if made is None:
+            return False
+        self._making.popleft()
+        return self._put(made)
+
+    def _finish(self, step: _Step) -> Batches | None:
+        """The batch of a step, when its slots are filled; None if nobody wants it any more."""
         samples: list[Sample] = []
         for slot in step.slots:
             while not slot.done():
                 if self._stopping.is_set():
-                    return False
+                    return None
                 wait([slot], timeout=_POLL_S)
             samples += slot.result()
-        made = finish_step(self._delivery, step.job, samples, step.held, self._collate)
-        self._making.popleft()
-        return self._put(made)
+        return finish_step(step.job, samples, step.held)
 
     def _put(self, item: Batches | BaseException | None) -> bool:
+        if isinstance(item, Batches):
+            size = num_bytes(item.batch) if self._max_bytes < math.inf else 0
+            self._sizes[item.stream] = size
+            while self._waiting and sum(self._waiting) + size > self._max_bytes and not self._stopping.is_set():
+                self._stopping.wait(_POLL_S / 10)
+            self._waiting.append(size)
         while not self._stopping.is_set():
             try:
                 self._finished.put(item, timeout=_POLL_S)
@@ -160,3 +198,14 @@ class ThreadedBatches:
             for ticket in item.held:
                 ticket.release()
         return False
+
+
+def num_bytes(value: Any) -> int:
+    """Bytes of the tensors and arrays in a batch, and of text and bytes."""
+    if isinstance(value, torch.Tensor | np.ndarray):
+        return int(value.nbytes)
+    if isinstance(value, str | bytes):
+        return len(value)
+    if isinstance(value, Mapping):
+        return sum(map(num_bytes, value.values()))
+    return sum(map(num_bytes, value)) if isinstance(value, list | tuple) else 0

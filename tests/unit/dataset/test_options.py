@@ -45,6 +45,15 @@ IMPOSSIBLE = [
     ("num_downloading_workers", "many"),
     ("prefetch", -1),
     ("prefetch", 1.5),
+    ("prefetch", "many"),
+    ("prefetch", (4, "many")),
+    ("prefetch", (-4, "1gb")),
+    ("prefetch", (1, 2, 3)),
+    ("cache_ttl", 0),
+    ("cache_ttl", -5),
+    ("cache_ttl", "a week"),
+    ("cache_ttl", True),
+    ("cache_ttl", float("nan")),
     ("num_downloading_retries", -1),
     ("timeout", 0),
     ("timeout", -1),
@@ -108,7 +117,7 @@ def test_every_keyword_of_the_constructor_is_in_the_list_above_or_not_yet():
 
 @pytest.mark.parametrize("keyword", list(opts._NOT_YET))
 def test_a_keyword_whose_room_is_not_built_is_refused(make, keyword):
-    value = {"revalidate": "run", "weight_col_name": "weight", "cache_ttl": 60}.get(keyword, 100)
+    value = {"weight_col_name": "weight"}.get(keyword, 100)
     with pytest.raises(OptionError, match=f"{keyword} is not available yet") as caught:
         make(**{keyword: value})
     assert keyword in caught.value.hint
@@ -155,3 +164,21 @@ def test_names_of_different_sources_differ(tmp_path):
     names = [opts.default_dst(opts._name_of(src)).name for src in sources]
     assert len(set(names)) == len(sources)
     assert all("/" not in name and name.startswith("index-parquet-") for name in names)
+
+
+@pytest.mark.parametrize(
+    ("given", "samples", "num_bytes"),
+    [(7, 7, None), ("2gb", 1024, 2 * 10**9), ((16, "1mb"), 16, 10**6), ([0, 5], 0, 5), ((16, None), 16, None)],
+)
+def test_prefetch_is_samples_or_bytes_or_both(make, given, samples, num_bytes):
+    options = make(prefetch=given)._options
+    assert (options.prefetch, options.fetch.ahead_bytes) == (samples, num_bytes)
+
+
+def test_freshness_reaches_the_fetch_room_and_the_words(make):
+    dataset = make(cache_ttl="2h", revalidate="run", prefetch=(8, "1mb"))
+    fetch = dataset._options.fetch
+    assert (fetch.ttl_s, fetch.revalidate, len(fetch.run)) == (7200.0, "run", 16)
+    words = dataset.explain()
+    assert "older than 7200 s" in words and "once per run" in words and "8 samples, 1 MB" in words
+    assert make(revalidate="always")._options.fetch.run == ""

@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
+import sds
 import texts
+from sds.dataset import slots as module
 from sds.fetch import prefetched
-from sds.loader import steps as module
 from sds.loader.steps import finish_step, step_jobs
 from sds.plan import steps
 
 
-def jobs_of(dataset, numbers, *, prefetch=4, size=4, batch_size=4):
+def jobs_of(dataset, numbers, *, prefetch=4, batch_size=4, collate=lambda samples: samples):
     todo = steps(40, 0, 1, 0, batch_size)
-    return step_jobs(dataset.delivery, dataset.plan, 0, todo, numbers, prefetch, None)
+    work = dataset.work(sds.World(), 0, (todo[k] for k in numbers))
+    return step_jobs(work, ((k, len(todo[k])) for k in numbers), collate, prefetch, None)
 
 
 def test_steps_have_their_rows_in_order(make):
     made = list(jobs_of(make(), range(10)))
     assert [step.number for step in made] == list(range(10))
-    assert [[job.row.key for job, _ in step.slots] for step in made] == [
+    assert [[slot.job.row.key for slot in step.slots] for step in made] == [
         texts.ids(*range(i, i + 4)) for i in range(0, 40, 4)
     ]
 
 
 def test_a_worker_makes_every_other_step(make):
     made = list(jobs_of(make(), range(1, 10, 3)))
-    assert [step.slots[0][0].position for step in made] == [4, 16, 28]
+    assert [step.slots[0].job.position for step in made] == [4, 16, 28]
 
 
 def test_no_steps_are_no_steps(make):
@@ -34,8 +36,8 @@ def test_no_steps_are_no_steps(make):
 def test_files_are_asked_for_ahead_of_their_step(make, monkeypatch):
     asked = []
 
-    def noting(client, jobs, files, ahead, refill):
-        return prefetched(client, (asked.append(job.row.key) or job for job in jobs), files, ahead, refill)
+    def noting(client, work, files, ahead, refill):
+        return prefetched(client, (asked.append(each.job.row.key) or each for each in work), files, ahead, refill)
 
     monkeypatch.setattr(module, "prefetched", noting)
     stream = jobs_of(make(), range(10), prefetch=10)
@@ -47,7 +49,7 @@ def test_files_are_asked_for_ahead_of_their_step(make, monkeypatch):
 def test_a_step_of_which_nothing_is_left_gets_one_stand_in(make):
     dataset = make()
     step = next(jobs_of(dataset, range(1)))
-    made = finish_step(dataset.delivery, step, [], [], lambda samples: samples)
+    made = finish_step(step, [], [])
     assert made.num_samples == len(made.batch) == 1
     assert dataset.stats().stand_ins == 1
 
@@ -55,5 +57,5 @@ def test_a_step_of_which_nothing_is_left_gets_one_stand_in(make):
 def test_collating_is_measured(make):
     dataset = make()
     step = next(jobs_of(dataset, range(1)))
-    finish_step(dataset.delivery, step, [{"a": 1}], [], lambda samples: samples)
+    finish_step(step, [{"a": 1}], [])
     assert dataset.stats().busy_s["collate"] > 0

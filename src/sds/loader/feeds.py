@@ -1,0 +1,79 @@
+"""A feed: what threads and workers ask for steps. A few integers say where to begin; the rest is known beforehand.
+
+Comes in: a start, and which worker of how many asks. Goes out: the steps that are its own, with their files on the way.
+A feed travels to worker processes, so it holds what a dataset holds, and nothing that runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from sds.dataset.delivery import Delivery
+from sds.dataset.ordered import OrderedDataset
+from sds.loader.steps import Collate, StepJob, step_jobs
+from sds.plan import Steps
+from sds.world import World
+
+__all__ = ["DatasetFeed", "Feed", "Source"]
+
+Source = tuple[str | None, Delivery]  # the name of its stream, if it has one, and a delivery
+
+
+class Feed(Protocol):
+    """Steps for threads and workers."""
+
+    @property
+    def sources(self) -> list[Source]:
+        """Everything that steps are made by in this process, in one order everywhere."""
+        ...
+
+    @property
+    def start_size(self) -> int:
+        """How many integers a start has."""
+        ...
+
+    def follow(self) -> None:
+        """In a worker: takes over what its parent learnt after the worker was made."""
+        ...
+
+    def steps(self, start: Sequence[int], worker: int, num_workers: int) -> Iterator[StepJob]:
+        """The steps from a start on that are this worker's: every `num_workers`-th one. Close it to end it."""
+        ...
+
+
+class DatasetFeed:
+    """The steps of one dataset. A start is (epoch, position)."""
+
+    start_size = 2
+
+    def __init__(
+        self, dataset: OrderedDataset, collate: Collate, *, batch_size: int, drop_last: bool, world: World
+    ) -> None:
+        self._dataset = dataset
+        self._collate = collate
+        self._batch_size = batch_size
+        self._drop_last = drop_last
+        self.world = world  # as the process that trains knows it: a worker may not find out
+
+    @property
+    def sources(self) -> list[Source]:
+        """The deliveries of the dataset."""
+        return [(None, delivery) for delivery in self._dataset.deliveries]
+
+    def follow(self) -> None:
+        """In a worker: takes over a seed that its parent found in a state."""
+        self._dataset.follow_seed()
+
+    def todo(self, epoch: int, start: int) -> Steps:
+        """The steps of this rank, as positions."""
+        return self._dataset.steps(self.world, epoch, start, self._batch_size, self._drop_last)
+
+    def steps(self, start: Sequence[int], worker: int, num_workers: int) -> Iterator[StepJob]:
+        """The steps that are this worker's, from (epoch, position) on."""
+        epoch, position = start
+        todo = self.todo(epoch, position)
+        mine = range(worker, len(todo), num_workers)
+        work = self._dataset.work(self.world, epoch, (todo[k] for k in mine))
+        window = self._dataset.window_of(num_workers, self._batch_size)
+        return step_jobs(work, ((k, len(todo[k])) for k in mine), self._collate, *window)
