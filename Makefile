@@ -48,7 +48,8 @@ unit: $(READY)
 	$(BIN)/python -m pytest tests/unit tests/properties -n 2 -q
 
 integration: $(READY) $(AZURITE)
-	$(BIN)/python -m pytest tests/contracts tests/integration -q
+	$(BIN)/python -m pytest tests/contracts tests/integration -n 2 --dist loadfile -m 'not soak and not speed' -q
+	$(BIN)/python -m pytest tests/integration -m speed -q
 
 docs-test: $(READY)
 	$(BIN)/python -m pytest tests/docs -n 2 -q

@@ -8,7 +8,8 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from sds.errors import CacheError, FetchError
 from sds.storage import Body, Buffer
@@ -25,11 +26,16 @@ class DiskFull(CacheError):
 
 
 class Budget:
-    """Bytes that may be in memory at once; one body alone may be larger than all of it."""
+    """Bytes that may be in memory at once; one body alone may be larger than all of it.
+
+    Of those that grow, the first never waits: if all of them held some and waited for more, none would ever end. So
+    there is one body at most beyond the limit.
+    """
 
     def __init__(self, num_bytes: int) -> None:
         self._limit = num_bytes
         self._taken = 0
+        self._growing: dict[object, None] = {}
         self._changed = threading.Condition()
 
     def take(self, num_bytes: int) -> None:
@@ -38,27 +44,46 @@ class Budget:
             self._changed.wait_for(lambda: not self._taken or self._taken + num_bytes <= self._limit)
             self._taken += num_bytes
 
-    def give(self, num_bytes: int) -> None:
+    def grow(self, who: object, num_bytes: int) -> None:
+        """As `take`, for one that may hold some already; until all that it holds is given back, it keeps its turn."""
+        with self._changed:
+            self._growing.setdefault(who)
+            self._changed.wait_for(lambda: self._goes_first(who) or self._taken + num_bytes <= self._limit)
+            self._taken += num_bytes
+
+    def _goes_first(self, who: object) -> bool:
+        return who not in self._growing or next(iter(self._growing)) is who  # not in it: what it held was given back
+
+    def give(self, num_bytes: int, who: object = None) -> None:
         """Gives them back."""
         if num_bytes:
             with self._changed:
                 self._taken -= num_bytes
+                self._growing.pop(who, None)
                 self._changed.notify_all()
 
 
-def gather(body: Body, url: str) -> tuple[list[Buffer], int]:
-    """Takes a body of unannounced length into memory, to know its size before a byte is written."""
+def gather(
+    body: Body, url: str, limit: int = _MAX_UNANNOUNCED, charge: Callable[[int], None] = lambda _: None
+) -> tuple[list[Buffer], int]:
+    """Takes a body of unannounced length into memory; `charge` is told how large it is before it grows to that."""
     chunks: list[Buffer] = []
     size = 0
-    for chunk in body.chunks:
-        chunks.append(chunk)
-        size += len(chunk)
-        if size > _MAX_UNANNOUNCED:
-            raise FetchError(
-                f"body of unknown length passes {format_bytes(_MAX_UNANNOUNCED)}: {redact(url)}",
-                hint="serve it with a Content-Length header",
-                url=redact(url),
-            )
+    try:
+        for chunk in body.chunks:
+            size += len(chunk)
+            if size > limit:
+                raise FetchError(
+                    f"body of unknown length passes {format_bytes(limit)}: {redact(url)}",
+                    hint="serve it with a Content-Length header",
+                    url=redact(url),
+                )
+            charge(size)
+            chunks.append(chunk)
+    finally:
+        close: Any = getattr(body.chunks, "close", None)
+        if close is not None:
+            close()  # nobody reads the rest
     return chunks, size
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from sds.errors import FetchError, IntegrityError
 from sds.fetch.bodies import Budget, gather, write
@@ -19,6 +19,7 @@ from sds.fetch.room import Room
 from sds.fetch.spans import Span, suffix_of
 from sds.storage import Body, Buffer, Store, Stores, is_other, size_in
 from sds.storage.checksums import Checks, md5
+from sds.storage.failures import translate
 from sds.urls import redact
 
 __all__ = ["WHOLE", "Download", "Lost"]
@@ -35,13 +36,13 @@ class Lost(FetchError):
 
 
 class Download:
-    """How attempts are made. `lock` guards flights, room and cache."""
+    """How attempts are made. `lock` guards flights, room and cache; `warn` tells users, and is called without it."""
 
-    def __init__(self, cache: Cache, lock: threading.RLock, room: Room) -> None:
+    def __init__(self, cache: Cache, lock: threading.RLock, room: Room, warn: Callable[[str], None]) -> None:
         self._cache = cache
         self._lock = lock
         self._room = room
-        self._checks = Checks()
+        self._checks = Checks(warn)
         self._places = threading.Semaphore(_NUM_HELPERS)
         self.budget = Budget(_MAX_UNWRITTEN)
 
@@ -64,8 +65,10 @@ class Download:
             flight.counts["requests"] += 1
         try:
             size = store.head(key).size
-        except Exception:  # noqa: BLE001 (not every server has HEAD: then the body is believed)
-            return
+        except Exception as error:
+            if translate(error, flight.url).may_pass:  # it says nothing of the body
+                raise
+            return  # not every server has HEAD, or lets everybody ask: then the body is believed
         if size:
             url, hint = redact(flight.url), "the store or a proxy sent an empty body; it is tried again"
             raise IntegrityError(f"body is empty where {size} bytes were promised: {url}", hint=hint, url=url)
@@ -75,8 +78,7 @@ class Download:
         chunks: Iterable[Buffer] = body.chunks
         size = body.size
         if size is None:
-            self._take_memory(attempt, WHOLE)
-            chunks, size = gather(body, flight.url)
+            chunks, size = gather(body, flight.url, charge=lambda num_bytes: self._charge(attempt, num_bytes))
         with self._lock:
             self._claim(attempt, size)
             if not self._room.make(flight, size):
@@ -140,10 +142,21 @@ class Download:
             attempt.is_waiting = False
             attempt.in_memory = num_bytes
 
+    def _charge(self, attempt: Attempt, num_bytes: int) -> None:
+        """A body whose length nobody knows has grown to this. Not under the lock."""
+        if num_bytes > attempt.in_memory:
+            attempt.is_waiting = True
+            self.budget.grow(attempt, WHOLE)
+            attempt.is_waiting = False
+            with self._lock:
+                attempt.in_memory += WHOLE
+                if attempt not in attempt.flight.in_air:  # or it would go on to grow, for nobody
+                    raise Lost("another attempt has the object")
+
     def forget(self, attempt: Attempt) -> None:
         """The body of an attempt is not wanted. Under the lock."""
         if attempt.in_memory:  # if not, it may be about to take some: its own end sees to that
-            self.budget.give(attempt.in_memory)
+            self.budget.give(attempt.in_memory, attempt)
             attempt.in_memory = 0
         attempt.body = None
 

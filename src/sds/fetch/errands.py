@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from sds.errors import FetchError, SdsError
 from sds.fetch import protocol as p
+from sds.fetch.bodies import gather
 from sds.storage import Store, StoreOptions, Stores
 from sds.storage.listing import list_below
 from sds.types import ObjectInfo
@@ -44,7 +45,9 @@ def _reader(request: p.Read) -> Callable[[Store, str], list[bytes]]:
     def read(store: Store, key: str) -> list[bytes]:
         if request.ranges is None:
             body = store.open(key)
-            if body.size is not None and body.size > _MAX_READ:
+            if body.size is None:
+                return [b"".join(gather(body, request.url, _MAX_READ)[0])]
+            if body.size > _MAX_READ:
                 raise FetchError(f"object is too large to be read whole: {body.size} bytes", hint="read it in ranges")
             return [b"".join(bytes(chunk) for chunk in body.chunks)]
         return [bytes(part) for part in store.read(key, request.ranges)]

@@ -15,7 +15,7 @@ from sds.fetch.versions import Changed
 from sds.storage import Buffer, StoreOptions
 from sds.urls import redact
 
-__all__ = ["Attempt", "Flight", "Passenger", "Waiter", "changed", "defect", "dropped", "root_of"]
+__all__ = ["Attempt", "Flight", "Passenger", "Waiter", "changed", "crowded", "defect", "dropped", "root_of"]
 
 
 class Waiter(Protocol):
@@ -89,7 +89,7 @@ class Attempt:
         self.ended_at: float | None = None  # when its body was here
         self.is_waiting = False  # for memory, or to be written, which is not the store's fault
         self.has_won = False  # its answer is the one that is taken
-        self.is_replaced = False  # another one won, whose thread takes the place of this one's
+        self.is_replaced = False  # another one won while this one waited, and its thread takes the place of this one's
         self.body: list[Buffer] | None = None  # if it is small
         self.in_memory = 0  # bytes of the budget that it has taken
 
@@ -110,6 +110,12 @@ def dropped(flight: Flight) -> FetchError:
     """Nobody wanted it any more."""
     url = redact(flight.url)
     return FetchError(f"download was dropped: {url}", hint="ask for it again", url=url)
+
+
+def crowded(flight: Flight) -> FetchError:
+    """There is no thread for a request."""
+    url, hint = redact(flight.url), "this machine or container allows no more threads (ulimit -u, pids limit): raise it"
+    return FetchError(f"request could not be made: {url}: no thread to be had", hint=hint, url=url)
 
 
 def defect(flight: Flight, error: Exception) -> FetchError:

@@ -11,6 +11,7 @@ when its answer comes at last.
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 import time
@@ -20,7 +21,7 @@ from sds.errors import FetchError, SdsError
 from sds.fetch.bodies import DiskFull, write
 from sds.fetch.cache import Cache, Entry
 from sds.fetch.download import WHOLE, Download, Lost
-from sds.fetch.flight import Attempt, Flight, Passenger, Waiter, defect, dropped
+from sds.fetch.flight import Attempt, Flight, Passenger, Waiter, crowded, defect, dropped
 from sds.fetch.later import Later
 from sds.fetch.room import Room
 from sds.fetch.spans import Span
@@ -30,6 +31,8 @@ from sds.storage.failures import Verdict, translate
 from sds.storage.retries import pause_before
 
 __all__ = ["Flight", "Flights", "Passenger", "Waiter"]
+
+log = logging.getLogger("sds.fetch")
 
 _MAX_THREADS = 256
 _NUM_WRITERS = 2
@@ -53,8 +56,9 @@ class Flights:
         self._unwritten: queue.SimpleQueue[Attempt] = queue.SimpleQueue()
         self._later: Later[Flight] = Later()
         self._room = Room(cache, self._ready.put, evict_from)
-        self._download = Download(cache, lock, self._room)
+        self._download = Download(cache, lock, self._room, self._warn)
         self._traffic = Traffic(self._ready.put, WHOLE)
+        self.on_warning: Callable[[str], None] = log.warning  # called under the lock
         self._num_threads = 0
         self._num_taken_off = 0
         self._landed_at = 0.0
@@ -71,8 +75,14 @@ class Flights:
                 for work in [self._write_bodies] * _NUM_WRITERS + [self._keep_time]:
                     threading.Thread(target=work, name=work.__name__.strip("_"), daemon=True).start()
             while self._num_threads < min(max(1, number), _MAX_THREADS):
+                thread = threading.Thread(target=self._work, name=f"download-{self._num_threads + 1}", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError:  # no more threads are to be had: those that there are have to do
+                    if not self._num_threads:
+                        raise
+                    return
                 self._num_threads += 1
-                threading.Thread(target=self._work, name=f"download-{self._num_threads}", daemon=True).start()
 
     def join(
         self,
@@ -160,16 +170,16 @@ class Flights:
     def _begin(self, flight: Flight) -> Attempt | None:
         """A request for a flight; None if nobody wants it, or it has to wait: for room, or for its store."""
         with self._lock:
-            if not flight.waiters:  # everybody left before it began
-                self._finish(flight, None)
-                return None
             if not self._traffic.may_begin(flight):
                 return None
-            if not self._room.may_begin(flight):
+            if not flight.waiters:  # everybody left before it began
+                self._finish(flight, None)
+            elif not self._room.may_begin(flight):
                 self._park(flight)
-                self._traffic.stay(flight)
-                return None
-            return self._traffic.take_off(flight)
+            else:
+                return self._traffic.take_off(flight)
+            self._traffic.stay(flight)  # its place is the next one's: the store may have let in nobody else
+            return None
 
     def _fly(self, attempt: Attempt) -> bool:
         """Makes a request and sees to what became of it; whether this thread is needed further."""
@@ -182,7 +192,7 @@ class Flights:
         is_body = verdict is None and has_room and attempt.body is not None
         if is_body:
             attempt.is_waiting, attempt.ended_at = True, time.monotonic()
-            if not attempt.is_hedge and not attempt.is_replaced:
+            if not attempt.is_hedge and attempt.flight.in_air == [attempt]:  # nobody else can win
                 self._unwritten.put(attempt)  # the rest is the writers': 64 threads at one lock would halve the rate
                 return True
         with self._lock:
@@ -203,23 +213,26 @@ class Flights:
             elif not flight.in_air:
                 self._lose(flight, verdict)
             # else the other one may yet come
-        if not attempt.has_won:
+        if not attempt.has_won or attempt.body is None:  # a large one has been written by now
             self._download.forget(attempt)
         return takes_over if attempt.is_hedge else not attempt.is_replaced
 
     def _win(self, attempt: Attempt) -> bool:
-        """The first complete answer is taken; whether this thread takes the place of one that still waits."""
+        """The first complete answer is taken; whether this thread takes the place of one that still waits.
+
+        An attempt whose body is here already waits for nothing: its thread goes on.
+        """
         flight = attempt.flight
         attempt.has_won = True
         others, flight.in_air = flight.in_air, []
         for other in others:
-            other.is_replaced = True
+            other.is_replaced = other.ended_at is None
             self._download.forget(other)
         if attempt.body is None:  # it is in the part file
             self._finish(flight, None)
         else:
             self._traffic.came(attempt)
-        return any(not other.is_hedge for other in others)
+        return any(other.is_replaced and not other.is_hedge for other in others)
 
     def _lose(self, flight: Flight, verdict: Verdict | None) -> None:
         """The last request in the air brought nothing: there is no room, or it failed."""
@@ -268,11 +281,20 @@ class Flights:
             with self._lock:
                 hedges = self._traffic.hedge()
             for attempt in hedges:
-                threading.Thread(target=self._fly_hedge, args=(attempt,), name="hedge", daemon=True).start()
+                try:
+                    threading.Thread(target=self._fly_hedge, args=(attempt,), name="hedge", daemon=True).start()
+                except RuntimeError:  # no more threads are to be had: the first request is left to itself
+                    with self._lock:
+                        self._settle(attempt, Verdict(crowded(attempt.flight), True), True)
+                    self._tell()
 
     def _fly_hedge(self, attempt: Attempt) -> None:
         if self._fly(attempt):
             self._work()
+
+    def _warn(self, message: str) -> None:
+        with self._lock:
+            self.on_warning(message)
 
     # ------------------------------------------------------------------------------------------- under the lock
 

@@ -55,11 +55,14 @@ class _Pieces:
                 self._front += 1
             return min(self._front * _PIECE, self._size)
 
-    def break_off(self) -> None:
-        """The stream broke: its last piece is for others."""
+    def break_off(self) -> bool:
+        """The stream broke; whether parts can take its place: then its last piece is for others."""
         with self._changed:
+            if self._is_alone or not self.has_parts:
+                return False
             if self._front:
                 self._given_back.append(self._front - 1)
+            return True
 
     def take(self) -> Span | None:
         """A piece for a helper."""
@@ -91,6 +94,7 @@ class _Pieces:
             self._failures[number] += 1
             if isinstance(error, UnsupportedSource) and not self.has_parts and self._back < self._num:
                 self._is_alone, self._back = True, self._num  # the stream goes on to the end
+                self._given_back.clear()  # it brings these as well, and nobody else takes them any more
             elif not self._is_alone:
                 self._given_back.append(number)
                 if not may_pass or self._failures[number] >= _MAX_FAILURES:
@@ -137,13 +141,15 @@ def write_in_pieces(
     try:
         for _ in range(_NUM_HELPERS):
             if places.acquire(blocking=False):
-                threading.Thread(target=help_out, name="part", daemon=True).start()
+                try:
+                    threading.Thread(target=help_out, name="part", daemon=True).start()
+                except RuntimeError:  # no more threads are to be had: the stream goes on without
+                    places.release()
         try:
             _follow(descriptor, path, body.chunks, pieces)
         except Exception as error:
-            if isinstance(error, CacheError) or not pieces.has_parts:
+            if isinstance(error, CacheError) or not pieces.break_off():
                 raise
-            pieces.break_off()
         while not pieces.is_complete():
             _help(pieces, copy, url, is_patient=True)
     finally:

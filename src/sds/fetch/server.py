@@ -55,6 +55,7 @@ class Server:
         distrust_s = _DISTRUST_S if claim.has_rebooted else None
         self.cache = Cache(claim.folder / "objects", on_progress=_show_life, distrust_s=distrust_s)
         self.flights = Flights(self.cache, self.lock, self.flush, time.monotonic() + _GRACE_S if was_killed else 0.0)
+        self.flights.on_warning = self._warn
         self.versions = Versions(self.flights.stores, self.lock, self.flush)
         self.errands = ThreadPoolExecutor(16, thread_name_prefix="errand")
         self.unsent: deque[Session] = deque()
@@ -82,13 +83,17 @@ class Server:
         self._apply_limits()
         limit = self.cache.limit
         if limit is not None and (before is None or limit < before):
-            for other in self._sessions - {session}:
-                other.post(p.Welcome(os.getpid(), _smaller(limit)))
+            self._warn(_smaller(limit), but=session)
         own = session.options.limit
         warnings = [_smaller(limit)] if limit is not None and (own is None or own > limit) else []
         if self._claim.guest_of is not None:
             warnings.append(_guest(self._claim))
         return "; ".join(warnings) or None
+
+    def _warn(self, text: str, but: Session | None = None) -> None:
+        """Leaves a warning for all clients' logs. Under the lock."""
+        for session in self._sessions - {but}:
+            session.post(p.Welcome(os.getpid(), text))
 
     def forget(self, session: Session) -> None:
         """A client is gone."""

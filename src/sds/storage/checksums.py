@@ -2,7 +2,8 @@
 
 An ETag of 32 hex digits is the body's MD5 on S3 and GCS, as a rule; not for objects encrypted with keys of KMS. So a
 body that disagrees is fetched again. In a bucket where one has agreed before, only one that agrees will do. Elsewhere,
-if the second equals the first, both are believed, and that bucket is no longer checked. Hashing takes time: a body is
+if the second equals the first, both are believed, and that bucket is no longer checked, of which users are told. What a
+web server says in a header that is there for it (Content-MD5, x-goog-hash) always holds. Hashing takes time: a body is
 hashed only where the user asked for it.
 """
 
@@ -13,10 +14,13 @@ import binascii
 import hashlib
 import re
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+
+from sds.redaction import redact
 
 __all__ = ["Checks", "digest_of_headers", "digest_of_tag", "md5"]
 
+_WEB = ("http://", "https://")  # of these, a digest comes from a header of its own, never from a tag
 _MD5 = re.compile(r"[0-9a-f]{32}")
 
 
@@ -45,9 +49,13 @@ def md5(chunks: Iterable[object]) -> str:
 
 
 class Checks:
-    """Which buckets are checked, and where tags have proved to be checksums. Safe from many threads."""
+    """Which buckets are checked, and where tags have proved to be checksums. Safe from many threads.
 
-    def __init__(self) -> None:
+    `warn` is told, once, of each bucket that is no longer checked.
+    """
+
+    def __init__(self, warn: Callable[[str], None] = lambda _: None) -> None:
+        self._warn = warn
         self._lock = threading.Lock()
         self._unchecked: set[str] = set()
         self._proven: set[str] = set()
@@ -62,7 +70,10 @@ class Checks:
             if seen == digest:
                 self._proven.add(root)
                 return True
-            if seen != before or root in self._proven:
+            if seen != before or root in self._proven or root.startswith(_WEB):
                 return False
+            is_news = root not in self._unchecked
             self._unchecked.add(root)  # tags are not MD5s there
-            return True
+        if is_news:
+            self._warn(f"bodies are no longer checked, since ETags are no checksums there: {redact(root)}")
+        return True

@@ -116,7 +116,7 @@ def of_status(status: int, url: str, cause: str, retry_after_s: float | None = N
         return Verdict(_denied(url, cause), False)
     if status in (404, 410):
         return Verdict(ObjectNotFound(f"object not found: {url}", hint="check the URL", url=url), False)
-    transient = status >= 500 or status in (408, 425, 429)
+    transient = (status >= 500 and status != 501) or status in (408, 425, 429)  # 501: it never knows how
     hint = "the store is overloaded or failing" if transient else "the store refuses this request"
     error = FetchError(f"the store answered {status}: {url}: {cause}", hint=hint, url=url)
     return Verdict(error, transient, status in _THROTTLED, retry_after_s)

@@ -11,6 +11,7 @@ import email.utils
 import re
 import time
 from collections.abc import Iterator, Sequence
+from datetime import datetime, timezone
 from typing import Any
 from urllib.parse import quote, unquote, urljoin, urlsplit
 
@@ -18,7 +19,7 @@ import urllib3
 
 from sds.errors import AccessDenied, FetchError, IntegrityError, UnsupportedSource
 from sds.storage.checksums import digest_of_headers
-from sds.storage.cloud import CloudStore, bare_tag
+from sds.storage.cloud import CloudStore, bare_tag, version_of
 from sds.storage.failures import BadStatus, of_status, translate
 from sds.storage.options import StoreOptions
 from sds.storage.store import Body, Buffer
@@ -30,7 +31,9 @@ __all__ = ["WebStore"]
 _CHUNK = 2**20
 _MAX_REDIRECTS = 5
 _PART = re.compile(r"bytes (\d{1,15})-(\d{1,15})/(\d{1,15})")
+_NO_HEAD = re.compile(r"status code: (405|501)")  # obstore's words
 _REDIRECTS = (301, 302, 303, 307, 308)
+_NEVER = datetime.fromtimestamp(0, timezone.utc)  # what obstore takes for the time of change where none is given
 _CAREFUL_S = 30.0  # after a host wanted fewer requests, it is asked by the client that sees its Retry-After
 
 
@@ -71,8 +74,8 @@ class WebStore:
         response = self._request("GET", key)
         length = response.headers.get("Content-Length")
         size = int(length) if length is not None and length.isdigit() else None
-        digest = digest_of_headers(response.headers.get("Content-MD5"), response.headers.get("x-goog-hash"))
-        return Body(size, _version(response.headers, size), self._chunks(response, size, key), digest=digest)
+        chunks = self._chunks(response, size, key)
+        return Body(size, _version(response.headers, size), chunks, digest=_digest(response.headers))
 
     def _open_odd_part(self, key: str, span: tuple[int, int]) -> Body:
         response = self._request("GET", key, {"Range": f"bytes={span[0]}-{span[1] - 1}"})
@@ -102,9 +105,8 @@ class WebStore:
         parts: list[Buffer] = []
         for start, stop in ranges:
             response = self._request("GET", key, {"Range": f"bytes={start}-{stop - 1}"})
-            data = response.read(decode_content=False)
-            response.release_conn()
-            parts.append(data if response.status == 206 else data[start:stop])  # 200: the server ignores ranges
+            skip = 0 if response.status == 206 else start  # 200: the server ignores ranges
+            parts.append(_cut(response, skip, skip + stop - start))
         return parts
 
     def head(self, key: str) -> ObjectInfo:
@@ -113,7 +115,7 @@ class WebStore:
             try:
                 return self._plain.head(unquote(key))
             except Exception as error:
-                if "405" not in str(error) and "content length" not in str(error).lower().replace("-", " "):
+                if not _NO_HEAD.search(str(error)) and "content length" not in str(error).lower().replace("-", " "):
                     raise
         response = self._request("GET", key)
         response.close()
@@ -177,6 +179,21 @@ class WebStore:
         )
 
 
+def _cut(response: Any, start: int, stop: int) -> bytes:
+    """The bytes [start, stop) of an answer; what comes after them, which may be endless, is not read."""
+    parts: list[bytes] = []
+    at = 0
+    try:
+        for chunk in response.stream(_CHUNK, decode_content=False):
+            parts.append(chunk[max(0, start - at) : max(0, stop - at)])
+            at += len(chunk)
+            if at >= stop:
+                break
+    finally:
+        response.close()  # a connection whose answer was read is back in the pool already
+    return b"".join(parts)
+
+
 def _retry_after_s(text: str | None) -> float | None:
     """What a Retry-After header says, seconds or a date; None if it makes no sense."""
     if not text:
@@ -211,6 +228,20 @@ def _is_odd(key: str) -> bool:
     return "%" in key and (quote(literal, safe=_UNESCAPED) != key or not literal.isprintable())
 
 
+def _digest(headers: Any) -> str | None:
+    """The MD5 of the body. GCS tells that of the stored bytes, even if it undoes a compression on the way."""
+    stored = headers.get("x-goog-stored-content-encoding", "identity")
+    is_stored = stored in ("identity", headers.get("Content-Encoding"))
+    return digest_of_headers(headers.get("Content-MD5"), headers.get("x-goog-hash") if is_stored else None)
+
+
 def _version(headers: Any, size: int | None) -> str:
+    """As `version_of` spells it for the other client: one object, one version, whoever asks."""
     tag = headers.get("ETag")
-    return bare_tag(tag) if tag else f"{size}-{headers.get('Last-Modified', '')}"
+    if tag or size is None:
+        return bare_tag(tag or "")
+    try:
+        changed_at = email.utils.parsedate_to_datetime(headers.get("Last-Modified", ""))
+        return version_of({"size": size, "last_modified": changed_at})
+    except (ValueError, TypeError, OverflowError):
+        return version_of({"size": size, "last_modified": _NEVER})

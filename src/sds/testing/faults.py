@@ -10,7 +10,7 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sds.errors import OptionError
 from sds.seeds import derive_key
@@ -48,6 +48,7 @@ class Fault:
         num_bytes: what 'long' adds.
         matching: whether the promised length of 'short' and 'long' is the one that comes.
         location: where 'redirect' leads.
+        at: where 'flip' strikes, 0 is the first byte and 1 the end; None: drawn from the seed, anew for each attempt.
     """
 
     kind: str
@@ -62,12 +63,22 @@ class Fault:
     num_bytes: int = 100
     matching: bool = False
     location: str = ""
+    at: float | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise OptionError(f"kind of fault is unknown: {self.kind!r}", hint=f"one of {', '.join(KINDS)}")
         if not 0.0 <= self.share <= 1.0:
             raise OptionError(f"share of a fault is no share: {self.share!r}", hint="a number between 0 and 1")
+        if self.at is not None and not 0.0 <= self.at <= 1.0:
+            raise OptionError(f"place of a fault is not within the body: {self.at!r}", hint="a number between 0 and 1")
+
+    def flipped(self, body: bytes) -> bytes:
+        """The body with one byte that is another."""
+        other = bytearray(body)
+        if other:
+            other[min(int((self.at or 0.0) * len(other)), len(other) - 1)] ^= 1
+        return bytes(other)
 
 
 @dataclass
@@ -94,6 +105,9 @@ class Script:
                 if self._applies(fault, number, method, key, range, attempt):
                     self._met[number] += 1
                     self.injected[fault.kind] += 1
+                    if fault.kind == "flip" and fault.at is None:
+                        place = derive_key(self.seed, "place", method, key, range, attempt)
+                        return replace(fault, at=place / 2**63)
                     return fault
         return None
 

@@ -240,10 +240,7 @@ class FaultyProxy:
             _reset(sock)
             return False
         elif fault.kind == "flip":
-            spoiled = bytearray(body)
-            if spoiled:
-                spoiled[half] ^= 1
-            sock.sendall(answer + spoiled)
+            sock.sendall(answer + fault.flipped(body))
         elif fault.kind == "empty":
             sock.sendall(_with_length(answer, 0))
         else:

@@ -93,8 +93,7 @@ def _spoiled(body: Body, fault: Fault) -> Body:
     if fault.kind == "empty":
         return body._replace(size=0, chunks=iter(()))
     if fault.kind == "flip":
-        other = data[:half] + bytes([data[half] ^ 1]) + data[half + 1 :] if data else data
-        return body._replace(chunks=iter([other]))
+        return body._replace(chunks=iter([fault.flipped(data)]))
     if fault.kind in ("short", "long") and fault.matching:
         other = data[:half] if fault.kind == "short" else data + bytes(fault.num_bytes)
         return body._replace(size=len(other), chunks=iter([other]))

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from sds.errors import FetchError, IntegrityError, ObjectNotFound, SdsError
+from sds.fetch import flights as flights_module
 from sds.fetch import hedges as hedges_module
 from sds.fetch.cache import Cache, Entry, key_of
 from sds.fetch.flights import Flights
@@ -151,6 +152,72 @@ def test_everybody_leaves_while_it_waits_to_be_tried_again(tmp_path: Path, monke
     assert not tower.entries and not tower.errors and tower.cache.reserved == 0
 
 
+def test_who_leaves_while_a_store_is_throttled_holds_up_nobody(tmp_path: Path) -> None:
+    objects = Objects()
+    objects.hold = {"http://h/first"}
+    tower = Tower(tmp_path, objects)
+    leaver = Tower(tmp_path / "leaver", objects)
+    tower.ask("http://h/first")
+    tower.settle(lambda: objects.opened)
+    pace = tower.flights._traffic._paces["http://h"]
+    with tower.lock:
+        pace.slow_down(time.monotonic() + 1, time.monotonic())
+        urls = [f"http://h/left-{i}" for i in range(5)]
+        flights = [tower.flights.join(url, url, None, StoreOptions(), leaver, i) for i, url in enumerate(urls)]
+    tower.settle(lambda: len(pace.waiting) == 5)
+    tower.ask(*(f"http://h/{i}" for i in range(5)))
+    tower.settle(lambda: len(pace.waiting) == 10)
+    with tower.lock:
+        for flight in flights:
+            tower.flights.leave(flight, leaver)
+    objects.gate.set()
+    tower.settle(lambda: len(tower.entries) == 6)
+    assert len(objects.opened) == 6 and not leaver.entries and not leaver.errors
+
+
+@pytest.mark.parametrize("status", [403, 405, 501])
+def test_an_empty_body_is_believed_where_nobody_can_say_more(tmp_path: Path, status: int) -> None:
+    faults = [Fault("empty"), Fault("status", method="HEAD", status=status)]
+    tower = Tower(tmp_path, FaultyStore(Objects(), faults))  # type: ignore[arg-type]
+    tower.ask("http://h/a")
+    tower.settle(lambda: tower.entries)
+    assert tower.entries[0].size == 0 and tower.counts["retries"] == 0
+
+
+@pytest.mark.parametrize("kind", ["status", "refuse"])
+def test_an_empty_body_is_not_believed_because_its_head_failed(tmp_path: Path, kind: str) -> None:
+    faults = [Fault("empty", attempts=(1,)), Fault(kind, method="HEAD", attempts=(1,))]
+    tower = Tower(tmp_path, FaultyStore(Objects(), faults))  # type: ignore[arg-type]
+    tower.ask("http://h/a")
+    tower.settle(lambda: tower.entries)
+    assert tower.right("http://h/a") and tower.counts["retries"] == 1
+
+
+def test_bodies_of_unknown_length_give_their_memory_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sds.fetch.download.WHOLE", 100)
+    monkeypatch.setattr("sds.fetch.download._MAX_UNWRITTEN", 300)
+
+    class Unannounced(Objects):
+        def open(self, key: str, span: Any = None) -> Body:
+            body = data(key)
+            return Body(None, "v", iter([body[i : i + 60] for i in range(0, len(body), 60)]))
+
+    tower = Tower(tmp_path, Unannounced(), num_threads=8)
+    urls = [f"http://h/{i}" for i in range(30)]
+    tower.ask(*urls)
+    tower.settle(lambda: len(tower.entries) == 30)
+    assert tower.right(*urls) and tower.flights._download.budget._taken == 0
+
+
+def test_users_are_told_of_a_bucket_that_is_no_longer_checked(tmp_path: Path) -> None:
+    tower = Tower(tmp_path, FaultyStore(Objects(), [Fault("flip", at=0.5)]))  # type: ignore[arg-type]
+    told: list[str] = []
+    tower.flights.on_warning = told.append
+    tower.ask(*(f"s3://b/{i}" for i in range(3)), options=StoreOptions(settings={"checksums": True}))
+    tower.settle(lambda: len(tower.entries) == 3)
+    assert len(told) == 1 and "s3://b" in told[0]
+
+
 def test_a_lie_is_found_by_its_checksum(tmp_path: Path) -> None:
     flips = [Fault("flip", key="once", attempts=(1,)), Fault("flip", key="ever", attempts=(1, 3))]
     cuts = [Fault("short", key="ever", attempts=(2, 4), matching=True)]
@@ -222,6 +289,70 @@ def test_the_first_request_wins_after_all(tmp_path: Path) -> None:
     tower.settle(lambda: not tower.flights._traffic._in_air)
     assert tower.counts["hedges"] == 1 and tower.flights.num_active == 0
     assert tower.flights._download.budget._taken == 0
+
+
+@pytest.mark.usefixtures("nervous")
+def test_the_first_request_comes_and_waits_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its thread is free, so the second one's is not needed."""
+    objects = Objects()
+    tower = Tower(tmp_path, objects)
+    warmed_up(tower)
+    before = set(threading.enumerate())
+    disk, second = threading.Event(), threading.Event()
+    written: list[str] = []
+    write, plain = flights_module.write, objects.open
+
+    def write_slowly(path: str, chunks: Any) -> None:
+        written.append(path)
+        assert disk.wait(10)
+        write(path, chunks)
+
+    def open_slowly(key: str, span: Any = None) -> Body:
+        if key == "http://h/slow" and objects.opened.count(key):
+            objects.opened.append(key)
+            assert second.wait(10)
+        return plain(key, span)
+
+    monkeypatch.setattr(flights_module, "write", write_slowly)
+    objects.open = open_slowly  # type: ignore[method-assign]
+    tower.ask("http://h/a", "http://h/b")
+    tower.settle(lambda: len(written) == 2)  # both writers are busy
+    objects.hold = {"http://h/slow"}
+    tower.ask("http://h/slow")
+    tower.settle(lambda: objects.opened.count("http://h/slow") == 2)
+    first = next(each for each in list(tower.flights._traffic._in_air) if each.flight.url == "http://h/slow")
+    objects.gate.set()
+    tower.settle(lambda: first.ended_at is not None)
+    second.set()
+    tower.settle(lambda: not any(each.is_hedge for each in list(tower.flights._traffic._in_air)))
+    disk.set()
+    tower.settle(lambda: len(tower.entries) == 103)
+    tower.settle(lambda: not any(each.name == "hedge" for each in set(threading.enumerate()) - before))
+    assert tower.flights._download.budget._taken == 0 and tower.flights.num_active == 0
+
+
+@pytest.mark.usefixtures("nervous")
+def test_a_machine_that_allows_no_more_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    objects = Objects()
+    store = FaultyStore(objects, [Fault("status", key="again", attempts=(1,), status=500)])  # type: ignore[arg-type]
+    tower = Tower(tmp_path, store)
+    warmed_up(tower)
+    refused: list[str] = []
+
+    def refuse(thread: threading.Thread) -> None:
+        refused.append(thread.name)
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    objects.hold = {"http://h/slow"}
+    tower.ask("http://h/slow")
+    tower.settle(lambda: "hedge" in refused)
+    tower.ask("http://h/again")  # the timekeeper lives
+    tower.settle(lambda: len(tower.entries) == 101)
+    objects.gate.set()
+    tower.settle(lambda: len(tower.entries) == 102)
+    tower.flights.ensure_threads(8)
+    assert tower.flights._num_threads == 4 and not tower.flights._traffic._in_air and not tower.errors
 
 
 @pytest.mark.usefixtures("nervous")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -86,6 +87,96 @@ def test_a_server_that_gives_no_parts(tmp_path: Path) -> None:
     source.fail = refuse
     source.write(tmp_path / "x")
     assert (tmp_path / "x").read_bytes() == DATA and source.num_streamed == len(DATA)
+
+
+def test_whatever_happens_there_is_an_end() -> None:
+    """All interleavings of a stream and helpers, up to a length: whole or an error, and nobody spins."""
+    for actions in itertools.product(["take", "reset", "refuse", "done", "stream", "rush", "break"], repeat=5):
+        written = play(["take", "take", *actions])
+        assert written is None or written == set(range(4)), actions
+
+
+def play(actions: list[str]) -> set[int] | None:
+    """The pieces that are written in the end; None: it is an error."""
+    some = pieces._Pieces(4 * PIECE)
+    out: list[Span] = []
+    written: set[int] = set()
+    stop, is_streaming = 0, True
+
+    def advance() -> bool:
+        """The stream has written what it might, and goes on; False if helpers have the rest."""
+        nonlocal stop
+        before = stop
+        written.update(range(before // PIECE))
+        stop = some.extend()
+        return stop > before
+
+    def done() -> None:
+        written.add(out.pop()[0] // PIECE)
+        some.done()
+
+    try:
+        for action in [*actions, "rush"]:
+            if action == "take" and (piece := some.take()) is not None:
+                out.append(piece)
+            elif action == "done" and out:
+                done()
+            elif action == "reset" and out:
+                some.give_back(out.pop(), ConnectionResetError(), True)
+            elif action == "refuse" and out:
+                some.give_back(out.pop(), UnsupportedSource("no parts"), False)
+            elif action == "break" and is_streaming and stop:
+                if not some.break_off():
+                    return None
+                is_streaming = False
+            while is_streaming and action in ("stream", "rush"):
+                is_streaming = advance()
+                if action == "stream":
+                    break
+        while out:
+            done()
+        for _ in range(10):
+            if some.is_complete():
+                return written
+            if (piece := some.take()) is not None:
+                out.append(piece)
+                done()
+    except (SdsError, ConnectionResetError):
+        return None
+    raise AssertionError(f"it goes on for ever: {actions}")
+
+
+def test_a_piece_was_given_back_when_a_server_proves_to_give_no_parts() -> None:
+    some = pieces._Pieces(6 * PIECE)
+    one, two = some.take(), some.take()
+    assert one is not None and two is not None
+    some.give_back(one, ConnectionResetError(), True)
+    some.give_back(two, UnsupportedSource("no parts"), False)
+    assert [some.extend() for _ in range(7)] == [10, 20, 30, 40, 50, 60, 60]
+    assert some.take() is None and some.is_complete()
+
+
+def test_a_stream_that_is_alone_and_breaks_has_nobody_to_take_its_place() -> None:
+    some = pieces._Pieces(6 * PIECE)
+    one, two = some.take(), some.take()
+    assert one is not None and two is not None
+    some.give_back(one, UnsupportedSource("no parts"), False)
+    some.done()  # a part all the same
+    assert [some.extend() for _ in range(6)][-1] == 60
+    assert some.break_off() is False
+
+
+def test_without_threads_the_stream_is_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    source, places = Source(), threading.Semaphore(8)
+    source.gate.set()
+    write_in_pieces(
+        str(tmp_path / "x"), Body(len(DATA), "v", source.stream()), len(DATA), source.open_part, places, "u"
+    )
+    assert (tmp_path / "x").read_bytes() == DATA and places._value == 8
 
 
 def test_parts_that_fail_are_asked_for_again(tmp_path: Path) -> None:

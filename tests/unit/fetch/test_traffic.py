@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sds.errors import FetchError, SdsError
+from sds.fetch.cache import Cache, Entry
 from sds.fetch.flight import Flight, root_of
+from sds.fetch.flights import Flights
 from sds.fetch.hedges import Hedges
 from sds.fetch.later import Later
 from sds.fetch.pace import Pace
 from sds.fetch.traffic import Traffic
 from sds.storage import StoreOptions
+from sds.storage.failures import Verdict
 
 
 def test_a_complaint_halves_and_successes_raise_again() -> None:
@@ -43,6 +49,58 @@ def test_who_has_to_wait_is_let_in_in_order() -> None:
     assert pace.end() == [10] and pace.begin(10)
     pace.limit = None
     assert pace.end() == [11, 12] and pace.begin(11) and pace.begin(12)
+
+
+class Silent:
+    """Somebody who asks and is told."""
+
+    def __init__(self) -> None:
+        self.num_told = 0
+
+    def landed(self, slot: int, entry: Entry, counts: dict[str, int]) -> None:
+        raise AssertionError("nothing was written")
+
+    def failed(self, slot: int, error: SdsError, counts: dict[str, int]) -> None:
+        self.num_told += 1
+
+
+@given(st.lists(st.sampled_from(["ask", "ask too", "come", "complain", "leave"]), min_size=10, max_size=60))
+def test_everybody_is_told_whoever_leaves_meanwhile(
+    tmp_path_factory: pytest.TempPathFactory, actions: list[str]
+) -> None:
+    flights = Flights(Cache(tmp_path_factory.getbasetemp() / "flights"), threading.RLock(), lambda: None)
+    stayer, leaver = Silent(), Silent()
+    num_asked, left, in_air = 0, [], []
+
+    def end(verdict: Verdict | None) -> None:
+        flights._settle(in_air.pop(0), verdict, True)
+
+    def begin() -> None:
+        while not flights._ready.empty():
+            if (attempt := flights._begin(flights._ready.get())) is not None:
+                in_air.append(attempt)
+
+    for number, action in enumerate(actions):
+        url = f"http://h/{number}"
+        if action == "ask":
+            flights.join(url, url, None, StoreOptions(), stayer, number)
+            num_asked += 1
+        elif action == "ask too":
+            left.append(flights.join(url, url, None, StoreOptions(), leaver, number))
+        elif action == "leave":
+            for flight in left:
+                flights.leave(flight, leaver)
+            left.clear()
+        elif in_air:
+            error = FetchError("the store wants fewer")
+            end(None if action == "come" else Verdict(error, False, is_throttled=True))
+        begin()
+    for flight in left:
+        flights.leave(flight, leaver)
+    while in_air:
+        end(None)
+        begin()
+    assert stayer.num_told == num_asked and not flights._flights and flights.num_active == 0
 
 
 @given(st.lists(st.sampled_from(["begin", "end", "complain", "succeed"]), max_size=200))

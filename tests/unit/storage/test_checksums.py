@@ -34,6 +34,20 @@ def test_two_that_agree_with_each_other_are_believed_where_nothing_has_agreed() 
     assert not checks.wants("r", DIGEST) and checks.wants("other", DIGEST)
 
 
+def test_what_a_header_says_always_holds() -> None:
+    checks = Checks()
+    for root in ("http://h", "https://h"):
+        assert not checks.agrees(root, DIGEST, "two", "two") and checks.wants(root, DIGEST)
+
+
+def test_users_are_told_once_of_each_bucket_that_is_no_longer_checked() -> None:
+    told: list[str] = []
+    checks = Checks(told.append)
+    for root in ("s3://a", "s3://a", "gs://b"):
+        assert checks.agrees(root, DIGEST, "two", "two")
+    assert [each.rpartition(" ")[2] for each in told] == ["s3://a", "gs://b"]
+
+
 def test_where_tags_are_checksums_the_same_mistake_twice_is_not_believed() -> None:
     checks = Checks()
     assert checks.agrees("r", DIGEST, DIGEST, None)

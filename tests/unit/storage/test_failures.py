@@ -83,7 +83,7 @@ def test_a_signed_url_inside_a_message_is_redacted() -> None:
     assert "SECRET" not in str(ours) and "https://h/k?..." in str(ours)
 
 
-@pytest.mark.parametrize("status", [400, 401, 403, 404, 410, 411, 416, 418])
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 410, 411, 416, 418, 501])
 def test_statuses_that_stay(status: int) -> None:
     assert of_status(status, "u", "")[1] is False
 

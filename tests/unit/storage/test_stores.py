@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from datetime import datetime, timezone
 from typing import Any
 
 import pytest
@@ -11,9 +12,9 @@ import pytest
 from sds.errors import AccessDenied, OptionError, UnsupportedSource
 from sds.storage import StoreOptions, Stores, is_other
 from sds.storage import store as store_module
-from sds.storage.cloud import bare_tag
+from sds.storage.cloud import bare_tag, version_of
 from sds.storage.listing import list_below
-from sds.storage.web import WebStore, _is_odd
+from sds.storage.web import WebStore, _digest, _is_odd, _version
 from sds.types import ObjectInfo
 
 
@@ -117,6 +118,48 @@ def test_headers_for_a_host_are_for_that_host_alone() -> None:
         store.open("x")  # plain, but obstore would carry such a header along
     assert sent[0] == ("https://h/x", {"X-Api-Key": "SECRET"})
     assert all(headers == {} for _, headers in sent[1:])
+
+
+@pytest.mark.parametrize(("status", "start"), [(206, 0), (200, 100)])
+def test_ranges_of_an_endless_answer(status: int, start: int) -> None:
+    class Endless:
+        def __init__(self) -> None:
+            self.status, self.headers, self.num_chunks = status, {}, 0
+
+        def stream(self, size: int, decode_content: bool) -> Iterator[bytes]:
+            while True:
+                self.num_chunks += 1
+                assert self.num_chunks < 100
+                yield bytes(range(self.num_chunks, self.num_chunks + 30))
+
+        def close(self) -> None:
+            pass
+
+    class Pool:
+        def request(self, *_: Any, **__: Any) -> Endless:
+            return Endless()
+
+    store = WebStore("https", "h", StoreOptions())
+    store._pool = Pool()  # type: ignore[assignment]
+    whole = b"".join(bytes(range(i, i + 30)) for i in range(1, 10))
+    assert store.read("x?y", [(100, 150)]) == [whole[start : start + 50]]
+
+
+def test_both_clients_spell_a_version_in_one_way() -> None:
+    changed_at = datetime(2015, 10, 21, 7, 28, tzinfo=timezone.utc)
+    spelled = version_of({"size": 5, "last_modified": changed_at})
+    assert _version({"Last-Modified": "Wed, 21 Oct 2015 07:28:00 GMT"}, 5) == spelled
+    assert _version({"Last-Modified": "Wed, 21 Oct 2015 08:28:00 +0100"}, 5) == spelled
+    assert _version({}, 5) == _version({"Last-Modified": "nonsense"}, 5) == "5-0.000000"
+    assert _version({"ETag": 'W/"abc"', "Last-Modified": "x"}, None) == "abc"
+    assert not is_other(_version({"Last-Modified": "Wed, 21 Oct 2015 07:28:00 GMT"}, None), "abc")
+
+
+def test_a_checksum_of_what_is_stored_is_not_that_of_what_is_sent() -> None:
+    digest = {"x-goog-hash": "md5=1B2M2Y8AsgTpgAmY7PhCfg=="}
+    assert _digest(digest) == "d41d8cd98f00b204e9800998ecf8427e"
+    zipped = {**digest, "x-goog-stored-content-encoding": "gzip"}
+    assert _digest(zipped) is None and _digest({**zipped, "Content-Encoding": "gzip"}) == _digest(digest)
 
 
 def test_tags_are_spelled_in_one_way() -> None:

@@ -39,6 +39,19 @@ def test_who_meets_a_fault() -> None:
     assert [ranged.choose("GET", "x", each) is None for each in ("0-1", "2-3", "0-1")] == [False, False, True]
 
 
+def test_a_flip_is_another_one_at_each_attempt_and_the_same_in_each_run() -> None:
+    def bodies(seed: int, **options: float) -> list[bytes]:
+        script = Script([Fault("flip", **options)], seed)  # type: ignore[arg-type]
+        return [fault.flipped(bytes(1000)) for _ in range(5) if (fault := script.choose("GET", "x")) is not None]
+
+    assert bodies(1) == bodies(1) != bodies(2) and len(set(bodies(1))) == 5
+    assert all(sum(body) == 1 and len(body) == 1000 for body in bodies(1))
+    assert bodies(1, at=0.5) == [bytes(500) + b"\1" + bytes(499)] * 5
+    assert Fault("flip", at=1.0).flipped(b"ab") == b"ac" and Fault("flip").flipped(b"") == b""
+    with pytest.raises(OptionError, match="not within the body"):
+        Fault("flip", at=5)
+
+
 def test_faults_that_cannot_be() -> None:
     with pytest.raises(OptionError, match="kind of fault is unknown: 'rest'"):
         Fault("rest")
