@@ -124,15 +124,24 @@ def no_remote() -> None:
 
 
 class Ledger:
-    """Opens a cache folder in which names, sizes and kinds of files were changed: usable, and within its limit."""
+    """Opens a cache folder in which names, sizes and kinds of files were changed: usable, and within its limit.
+
+    One in ten has a changed word about its owner, or a changed lock: it is this host's, or still that of another.
+    """
 
     def __init__(self, folder: Path) -> None:
+        from sds.fetch import owner
+
         self.folder = folder / "objects"
+        self.claimed = folder / "claimed"
+        owner._SETTLE_S = 0.001
 
     def __call__(self, rng: random.Random) -> bool:
         from sds.errors import SdsError
         from sds.fetch.cache import Cache
 
+        if rng.random() < 0.1:
+            return self._claim(rng)
         shutil.rmtree(self.folder, ignore_errors=True)
         names = [f"{rng.getrandbits(128):032x}-{rng.randrange(40)}" for _ in range(6)]
         for name in names:
@@ -150,6 +159,27 @@ class Ledger:
             assert limit is None or cache.used <= limit or cache.leased_bytes, (cache.used, limit)
         except SdsError:
             return False
+        return True
+
+    def _claim(self, rng: random.Random) -> bool:
+        from sds.errors import SdsError
+        from sds.fetch.owner import OWNER, Claim, boot_id, host_key, lock_name
+
+        shutil.rmtree(self.claimed, ignore_errors=True)
+        self.claimed.mkdir()
+        host = rng.choice([host_key(), "0123456789ab"])
+        word = f"host {host}\nname afar\nboot {boot_id()}\ntoken t\n".encode()
+        lock = f"pid 1 on afar\nboot {boot_id()}\nat /run/x.sock".encode()
+        (self.claimed / OWNER).write_bytes(b"" if rng.random() < 0.1 else mutate(word, rng))
+        (self.claimed / lock_name("server")).write_bytes(mutate(lock, rng))
+        try:
+            claim = Claim(self.claimed, Path("/run/x.sock"))
+        except SdsError:
+            return False
+        os.close(claim._lock)
+        told = (self.claimed / OWNER).read_bytes()
+        said = [line for line in told.decode(errors="replace").splitlines() if line.startswith("host ")]
+        assert said and (said[0] == f"host {host_key()}") == (claim.guest_of is None), (said, claim.guest_of)
         return True
 
     def _plant(self, name: str, rng: random.Random) -> None:

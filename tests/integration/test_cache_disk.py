@@ -121,6 +121,51 @@ print(json.dumps(good))
 
 
 @needs_mount
+@pytest.mark.parametrize("before", ["ended", "was killed", "left an empty word", "was another host's"])
+def test_a_warm_cache_on_a_disk_that_is_full_by_now(
+    http_server: HTTPServer, dst: Path, new_name: Callable[[], str], before: str
+) -> None:
+    """The next server finds no room for a single byte: it starts, hands out what is there, and makes room for more."""
+    urls = fetching.publish(http_server, new_name(), [SIZE] * 6)
+    script = """
+from pathlib import Path
+from sds.fetch.owner import OWNER, lock_name
+dst, owner = Path(args['options']['dst']), Path(args['options']['dst'], OWNER)
+def get(urls):
+    for url, ticket in prefetched(client, urls, lambda each: [(each, None)], 2):
+        assert right(ticket.take()[0], url, args['size'])
+        ticket.release()
+get(args['urls'][:4])
+for k, path in enumerate(dst.rglob('objects/*/*')):
+    os.utime(path, (1, 1000 * k))  # all but the last are long safe, whatever happened to the machine
+client.close()
+os.kill(int((dst / lock_name('server')).read_text().split()[1]), signal.SIGKILL)
+if args['before'] == 'ended': owner.unlink(missing_ok=True)
+if args['before'] == 'left an empty word': owner.write_bytes(b'')
+if args['before'] == "was another host's":
+    owner.write_text('host 0123456789ab\\nname afar\\nboot b\\ntoken t\\n')
+    os.utime(owner, (1, 1))
+theirs = os.open(dst / 'theirs', os.O_WRONLY | os.O_CREAT)
+try:
+    while True: os.write(theirs, bytes(4096))
+except OSError: pass
+hits = client.tally.stats().hits
+get(args['urls'][:4])
+hits = client.tally.stats().hits - hits
+get(args['urls'][4:])
+found = {'hits': hits, 'is_guest': (dst / 'hosts').exists(), 'word': owner.read_text() if owner.exists() else None}
+client.close()
+print(json.dumps(found))
+"""
+    options = {"limit": None, "num_connections": 2}
+    found = on_small_disk(dst, 8 * SIZE, script, options=options, urls=urls, size=SIZE, before=before)
+    fetching.say(f"full disk, and the last server {before}: {found}")
+    is_doubtful = before in ("left an empty word", "was another host's")
+    assert found["hits"] == (3 if is_doubtful else 4) and not found["is_guest"]
+    assert found["word"] is None or found["word"].startswith("host ")  # never an empty one
+
+
+@needs_mount
 def test_a_read_only_folder_is_named(http_server: HTTPServer, dst: Path, new_name: Callable[[], str]) -> None:
     urls = fetching.publish(http_server, new_name(), [SIZE])
     arguments = {"options": {}, "urls": urls, "size": SIZE, "ahead": 2, "rounds": 1}

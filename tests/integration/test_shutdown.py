@@ -21,7 +21,9 @@ from sds.testing import HTTPServer
 
 SIZE = 10_000
 NUM_GOOD = 16
-PATIENT_S = 2.0  # half a second is what a quiet machine stays under; torch's own patience with a worker is five
+LIMIT_S = 0.5  # for everybody, in every state; a loaded machine may disturb one try of three
+NUM_TRIES = 3
+PATIENT_S = 2.0  # for what is tried once; torch's own patience with a worker is five
 
 
 @pytest.fixture
@@ -66,19 +68,15 @@ def loader_in(state: str, index: Callable[[bool], Path], dst: Path, num_workers:
             next(batches)
     if state in ("idle", "cache full", "stalled"):
         time.sleep(0.3)  # everything that can be made ahead is made, or waited for
+    if state == "server gone":
+        for pid in fetching.server_pids(dst):
+            fetching.kill(pid)
+        time.sleep(0.05)  # its clients notice, and start another
     return loader, batches
 
 
-@pytest.mark.parametrize(
-    ("state", "num_workers"),
-    [
-        *((state, number) for state in ("in flight", "stalled", "cache full", "finished") for number in (0, 4)),
-        ("idle", 0),
-        ("stalled", 1),
-        ("fresh", 1),
-    ],
-)
-def test_closing_takes_no_time(index: Callable[[bool], Path], dst: Path, state: str, num_workers: int) -> None:
+def time_to_close(state: str, index: Callable[[bool], Path], dst: Path, num_workers: int) -> float:
+    """How long a loader in a state, and its dataset, take to be gone."""
     loader, batches = loader_in(state, index, dst, num_workers)
     begun = time.monotonic()
     loader.close()
@@ -86,8 +84,22 @@ def test_closing_takes_no_time(index: Callable[[bool], Path], dst: Path, state: 
     loader.dataset.close()
     both_s = time.monotonic() - begun
     fetching.say(f"{state}, {num_workers} workers: loader {closed_s:.3f} s, with its dataset {both_s:.3f} s")
-    assert both_s < PATIENT_S
     del batches
+    return both_s
+
+
+@pytest.mark.parametrize("num_workers", [0, 1, 4])
+def test_closing_takes_no_time(index: Callable[[bool], Path], dst: Path, num_workers: int) -> None:
+    slow: dict[str, list[float]] = {}
+    for state in ("fresh", "in flight", "idle", "cache full", "stalled", "server gone", "finished"):
+        if state == "idle" and num_workers:
+            continue  # the same as a full cache
+        took_s: list[float] = []
+        while len(took_s) < NUM_TRIES and min(took_s, default=LIMIT_S) >= LIMIT_S:
+            took_s.append(time_to_close(state, index, dst / f"{state} {len(took_s)}", num_workers))
+        if min(took_s) >= LIMIT_S:
+            slow[state] = took_s
+    assert not slow
 
 
 def sleep(sample: dict[str, Any]) -> dict[str, Any]:

@@ -70,6 +70,10 @@ class Cache:
     def __len__(self) -> int:
         return len(self._entries)
 
+    def __contains__(self, key: str) -> bool:
+        """Whether a file is known, without a look at the disk."""
+        return key in self._entries
+
     @property
     def leased_bytes(self) -> int:
         """Bytes of files that somebody holds."""
@@ -227,14 +231,16 @@ class Cache:
     def _reconcile(self, on_progress: Callable[[], None], distrust_s: float | None) -> None:
         """Learns from the folder what is there; removes unfinished and damaged files that an earlier server made."""
         found: list[Entry] = []
+        now = time.time()
         for each in scan(self.folder):
             on_progress()
             if each.key is not None:
-                found.append(Entry(each.key, each.path, each.size, each.made_at))
+                made_at = min(each.made_at, now)  # some clocks were ahead, and age is told in the order of making
+                found.append(Entry(each.key, each.path, each.size, made_at))
             elif not unlink(each.path):
                 self.used += each.size  # it stays, and takes its room
         found.sort(key=lambda entry: entry.made_at)
-        newest = min(found[-1].made_at, time.time()) if found else 0.0  # some clocks were ahead
+        newest = found[-1].made_at if found else 0.0
         doubtful_from = float("inf") if distrust_s is None else newest - distrust_s
         for entry in found:
             on_progress()

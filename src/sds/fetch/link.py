@@ -11,6 +11,8 @@ import logging
 import threading
 import time
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 from sds.errors import CacheError, FetchError, SdsError
 from sds.fetch import protocol as p
@@ -25,9 +27,11 @@ log = logging.getLogger("sds.fetch")
 
 _RELEASES_PER_FRAME = 16
 _TELL_S = 2.0
+_TURN_S = 0.05  # how soon somebody who waits to send notices that it is over
 _SAY_AFTER_S = 0.25  # most answers come sooner, and cost no word
 _MAX_MENDS = 20  # within so many seconds, and without a single answer:
 _MENDS_WITHIN_S = 60.0
+_ERRAND = "the store has not answered yet, or others are asked for first"
 _CLOSED = "the dataset was closed while something still read from it: end its iterators and loaders first"
 
 
@@ -50,6 +54,7 @@ class Link:
         self._mended_at: list[float] = []  # since the last answer
         self._sending = threading.Lock()
         self._wire: p.Wire | None = None
+        self._is_connecting = False  # which may take long: a server is started
         _links.add(self)
         self._connect()
         self._thread = threading.Thread(target=self._receive, name="sds-fetch", daemon=True)
@@ -71,7 +76,7 @@ class Link:
         requests = [pending.request for pending in pendings]
         frame = p.encode(requests)
         # `_sending` spans both steps: a connection that is mended in between would ask a second time
-        with self._sending:
+        with self._turn():
             with self._state:
                 self._check_usable()
                 for pending in pendings:
@@ -124,7 +129,8 @@ class Link:
         self._send_news([p.Ask(pending.request.id)])
         with self._state:
             self._state.wait_for(lambda: pending.doing is not None or pending.is_here, _TELL_S)
-            return pending.doing
+            # of what goes past the cache, the server knows no more than that it lives itself
+            return pending.doing if pending.doing is None or isinstance(pending.request, p.Get) else _ERRAND
 
     def release(self, pending: Pending) -> None:
         """Lets go of what a request got, or of the request itself. One frame tells the server of many."""
@@ -147,10 +153,11 @@ class Link:
         with self._state:
             self._closed = True
             self._fail_all(FetchError("client was closed", hint=_CLOSED))
-            wire = self._wire
+            wire, is_connecting = self._wire, self._is_connecting
         if wire is not None:
             wire.hang_up()
-        if self._thread is not threading.current_thread():
+        # a thread that is connecting ends by itself when it has: nobody need wait for the server that it starts
+        if self._thread is not threading.current_thread() and not is_connecting:
             self._thread.join(timeout=5.0)
 
     def abandon(self) -> None:
@@ -180,12 +187,23 @@ class Link:
         return [p.Release(ids)] if ids else []
 
     def _send_news(self, messages: list[p.Request]) -> None:
-        """Sends what was let go of, and these messages."""
-        with self._sending:
+        """Sends what was let go of, and these messages; nothing if it is over."""
+        with suppress(SdsError), self._turn():
             with self._state:
                 messages = self._unsent_releases() + messages
             if messages:
                 self._send(p.encode(messages))
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Holds `_sending`; an error if it is over before the connection that is being made is there."""
+        while not self._sending.acquire(timeout=_TURN_S):
+            with self._state:
+                self._check_usable()
+        try:
+            yield
+        finally:
+            self._sending.release()
 
     def _send(self, frame: bytes) -> None:
         """Sends a frame. Under `_sending`."""
@@ -197,7 +215,11 @@ class Link:
 
     def _connect(self) -> None:
         def keep(wire: p.Wire) -> None:
-            self._wire = wire
+            with self._state:
+                self._wire = wire
+                if self._closed:  # meanwhile
+                    wire.close()
+                    raise FetchError("client was closed", hint=_CLOSED)
 
         for reply in greet(self._options, keep):
             self._note(reply)
@@ -220,8 +242,10 @@ class Link:
         with self._sending:
             assert self._wire is not None
             self._wire.close()
-            if self._closed:
-                return False
+            with self._state:
+                if self._closed:
+                    return False
+                self._is_connecting = True
             log.info("fetch server of %s is gone: connecting anew", self._options.dst)
             try:
                 self._check_progress()
@@ -234,6 +258,7 @@ class Link:
                     self._fail_all(ours)
                 return False
             with self._state:
+                self._is_connecting = False
                 if self._closed:  # meanwhile
                     self._wire.close()
                     return False

@@ -2,7 +2,8 @@
 
 Comes in: a cache folder, perhaps on a filesystem that hosts share. Goes out: a Claim, with the folder in which this
 host's server works: the cache folder itself, or a folder of its own below it while another host's server lives. Nothing
-is ever deleted under another host: a server that finds its claim taken over ends at once.
+is ever deleted under another host: a server that finds its claim taken over ends at once. On a full disk a server goes
+on without a word, and writes it when there is room.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sds.errors import CacheError
-from sds.fetch.folder import make_folder
+from sds.fetch.folder import make_folder, unusable
 
 __all__ = ["OWNER", "READING", "Claim", "address_in", "host_key", "lock_name", "open_lock"]
 
@@ -30,6 +31,7 @@ READING = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # a pipe i
 BEAT_S = 2.0
 _DEAD_S = 600.0  # without a sign of life, as the filesystem's clock has it
 _LOCK_WAIT_S = 10.0
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 _SETTLE_S = 0.2  # two hosts that both find a dead owner's word: after this, both read the same
 
 
@@ -71,8 +73,7 @@ def open_lock(dst: Path, purpose: str) -> int:
             raise
         return descriptor
     except OSError as error:
-        hint = "choose another `dst`, or set SDS_CACHE_DIR to a folder that can be written"
-        raise CacheError(f"cache folder cannot be used: {dst}: {error.strerror}", hint=hint) from error
+        raise unusable(str(dst), error) from error
 
 
 def _check_regular(descriptor: int, path: Path) -> None:
@@ -102,11 +103,15 @@ class Claim:
         words = os.pread(self._lock, 10_000, 0).decode(errors="surrogateescape")
         self.before = address_in(words)
         self.has_rebooted = _said("boot", words) not in ("", boot_id())
-        os.ftruncate(self._lock, 0)
         told = f"pid {os.getpid()} on {socket.gethostname()}\nboot {boot_id()}\nat ".encode() + os.fsencode(place)
-        os.pwrite(self._lock, told, 0)
+        try:
+            _write_into(self._lock, told)
+        except OSError as error:
+            if error.errno not in _NO_ROOM:  # what the last server said stays: the lock itself needs no words
+                raise unusable(str(dst), error) from error
         self._word = f"host {host_key()}\nname {socket.gethostname()}\nboot {boot_id()}\ntoken {secrets.token_hex(8)}\n"
         self._beat_at = time.monotonic()
+        self._is_told = False  # whether the word is on disk
         self.guest_of = self._claim()
         self.folder = dst
         if self.guest_of is not None:
@@ -120,10 +125,10 @@ class Claim:
             if self._write_first():
                 return None
             owner = _read(self._dst / OWNER)
-            if not owner.host:  # somebody is just writing it
+            if not owner.host:  # somebody is just writing it; or died over it, and then it is nobody's
                 time.sleep(_SETTLE_S)
                 owner = _read(self._dst / OWNER)
-            if owner.host != host_key():
+            if owner.host not in ("", host_key()):
                 os.utime(self._lock)  # the filesystem's time, which need not be this host's
                 if os.fstat(self._lock).st_mtime - owner.seen_at < _DEAD_S:
                     return owner.name
@@ -131,29 +136,57 @@ class Claim:
             self._write_over()
             if owner.host != host_key():
                 time.sleep(_SETTLE_S)
-            return None if self._is_ours() else _read(self._dst / OWNER).name
+            return self._host_in_the_way()
         except OSError as error:
-            hint = "choose another `dst`, or set SDS_CACHE_DIR to a folder that can be written"
-            raise CacheError(f"cache folder cannot be used: {self._dst}: {error.strerror}", hint=hint) from error
+            raise unusable(str(self._dst), error) from error
 
     def _write_first(self) -> bool:
-        """Writes whose folder it is; False if somebody has before."""
+        """Writes whose folder it is, if there is room for that; False if somebody has before."""
+        place = self._dst / OWNER
         try:
-            descriptor = os.open(self._dst / OWNER, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         except FileExistsError:
             return False
-        with open(descriptor, "w") as file:
-            file.write(self._word)
+        except OSError as error:
+            if error.errno not in _NO_ROOM:
+                raise
+            return True
+        try:
+            try:
+                _write_into(descriptor, self._word.encode())
+            finally:
+                os.close(descriptor)
+            self._is_told = True
+        except OSError as error:
+            place.unlink(missing_ok=True)  # an empty word would be a riddle to the next one
+            if error.errno not in _NO_ROOM:
+                raise
         return True
 
     def _write_over(self) -> None:
-        """The same, over what somebody wrote before, all at once."""
+        """The same, over what somebody wrote before: all at once, or after it, where there is no room for two."""
+        place = self._dst / OWNER
         draft = self._dst / f"{OWNER}-{host_key()}-{secrets.token_hex(4)}"
         try:
-            draft.write_text(self._word)
-            os.replace(draft, self._dst / OWNER)
-        finally:
-            draft.unlink(missing_ok=True)
+            try:
+                draft.write_text(self._word)
+                os.replace(draft, place)
+                self._is_told = True
+            finally:
+                draft.unlink(missing_ok=True)
+        except OSError as error:
+            if error.errno not in _NO_ROOM:
+                raise
+            place.unlink(missing_ok=True)
+            self._write_first()
+
+    def _host_in_the_way(self) -> str | None:
+        """The name of the host whose word it is by now, if that is another's."""
+        try:
+            return None if self._is_ours() else _read(self._dst / OWNER).name
+        except FileNotFoundError:  # there was no room for anybody's
+            self._is_told = False
+            return None
 
     def _is_ours(self) -> bool:
         return _text(self._dst / OWNER) == self._word
@@ -167,6 +200,8 @@ class Claim:
             if not os.path.samestat(os.fstat(self._lock), os.lstat(self._dst / lock_name("server"))):
                 return False  # somebody deleted the folder
             if self.guest_of is None:
+                if not self._is_told:
+                    return self._write_first()  # there may be room by now
                 if not self._is_ours():
                     return False
                 os.utime(self._dst / OWNER)
@@ -200,6 +235,13 @@ def _text(path: Path) -> str:
         return os.read(descriptor, 10_000).decode(errors="replace")
     finally:
         os.close(descriptor)
+
+
+def _write_into(descriptor: int, words: bytes) -> None:
+    """Writes over what a file says, in the room that it has: a full disk has none to give back and take again."""
+    if os.pwrite(descriptor, words, 0) < len(words):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    os.ftruncate(descriptor, len(words))
 
 
 def _said(word: str, words: str) -> str:

@@ -20,7 +20,7 @@ __all__ = ["describe", "too_small"]
 
 def describe(flights: Sequence[Flight], cache: Cache) -> str:
     """Why these are not here yet: the first of them that is not."""
-    missing = [flight for flight in flights if cache.find(flight.key) is None]
+    missing = [flight for flight in flights if flight.key not in cache]
     if not missing:
         return "it asks the store which version there is" if not flights else "it is here, and about to be sent"
     flight = missing[0]

@@ -2,27 +2,33 @@
 
 Columns named as text keep their text where the format is text ("00100" stays "00100"). Dates in text formats stay text.
 Types that differ only in layout (dictionaries, views) are made plain. Whatever is wrong with a file is a SourceError
-that names it.
+that names it. What a compressed file may become is limited.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
 from sds.errors import SchemaError, SourceError
 from sds.index.formats import Format
 from sds.index.records import read_json
+from sds.units import format_bytes
 
 __all__ = ["ReadFile", "is_temporal_free", "plain_table", "plain_type", "read_index_file"]
 
 # a row must fit into a block; larger blocks cost parallelism in files that are not much larger
 _CSV_BLOCK_BYTES = 8 << 20
 _PARQUET_BATCH_ROWS = 1 << 17
+_PIECE_BYTES = 1 << 20
+# Text of rows seldom becomes a twentieth, and hardly ever a hundredth, of its size. What is smaller than the first of
+# these is read in any case.
+_MAX_UNPACKED_BYTES = 1 << 30
+_MAX_UNPACKED_RATIO = 200
+_MAX_GZIP_RATIO = 1040  # one bit for 258 bytes, in the best case: 1032
 
 
 @dataclass(frozen=True)
@@ -55,9 +61,9 @@ def read_index_file(
         elif format_.family == "arrow":
             read = _read_arrow(path, columns)
         elif format_.family == "json":
-            read = _read_json(path, format_, text)
+            read = _read_json(path, format_, text, name)
         else:
-            read = _read_csv(path, format_, text)
+            read = _read_csv(path, format_, text, name)
         if format_.family in ("parquet", "arrow", "json"):  # their readers believe what a file says of its own layout
             read.table.validate(full=True)
     except (pa.ArrowException, OSError, ValueError) as e:
@@ -84,15 +90,33 @@ def _check_names(columns: Collection[str], name: str) -> None:
         seen.add(column)
 
 
-def _stream(path: Path, format_: Format) -> Any:
-    return pa.input_stream(str(path), compression=format_.codec)
+def _unpacked(path: Path, codec: str, name: str) -> Iterator[bytes]:
+    """What a compressed file becomes, piece by piece; an error when that is more than an index can be."""
+    size, num_bytes = path.stat().st_size, 0
+    limit = max(_MAX_UNPACKED_BYTES, _MAX_UNPACKED_RATIO * size)
+    with pa.input_stream(str(path), compression=codec) as stream:
+        while piece := stream.read(_PIECE_BYTES):
+            num_bytes += len(piece)
+            if num_bytes > limit:
+                raise SourceError(
+                    f"index file is too large when it is decompressed: {name}: {format_bytes(size)} became more than "
+                    f"{format_bytes(limit)}",
+                    hint="is it a decompression bomb? If you trust it, decompress it and name the plain file",
+                    url=name,
+                )
+            yield piece
 
 
-def _read_csv(path: Path, format_: Format, text: Collection[str]) -> ReadFile:
+def _is_surely_small(path: Path, codec: str) -> bool:
+    """Whether a file cannot become too large, by what its codec can do at best."""
+    return codec == "gzip" and _MAX_GZIP_RATIO * path.stat().st_size <= _MAX_UNPACKED_BYTES
+
+
+def _read_csv(path: Path, format_: Format, text: Collection[str], name: str) -> ReadFile:
     from pyarrow import csv
 
     def read(types: dict[str, pa.DataType]) -> pa.Table:
-        with _stream(path, format_) as stream:
+        with pa.input_stream(str(path), compression=format_.codec) as stream:
             return csv.read_csv(
                 stream,
                 read_options=csv.ReadOptions(block_size=_CSV_BLOCK_BYTES),
@@ -102,6 +126,9 @@ def _read_csv(path: Path, format_: Format, text: Collection[str]) -> ReadFile:
                 convert_options=csv.ConvertOptions(column_types=types),
             )
 
+    if format_.codec is not None and not _is_surely_small(path, format_.codec):
+        for _ in _unpacked(path, format_.codec, name):  # beforehand: Arrow's own threads are not to be stopped
+            pass
     types = dict.fromkeys(text, pa.string())
     try:
         table = read(types)
@@ -115,9 +142,13 @@ def _read_csv(path: Path, format_: Format, text: Collection[str]) -> ReadFile:
     return ReadFile(table, tuple(table.column_names))
 
 
-def _read_json(path: Path, format_: Format, text: Collection[str]) -> ReadFile:
-    with _stream(path, format_) as stream:
-        table = read_json(stream.read_buffer(), text=text)
+def _read_json(path: Path, format_: Format, text: Collection[str], name: str) -> ReadFile:
+    if format_.codec is not None:
+        content = pa.py_buffer(b"".join(_unpacked(path, format_.codec, name)))
+    else:
+        with pa.input_stream(str(path), compression=None) as stream:
+            content = stream.read_buffer()
+    table = read_json(content, text=text)
     return ReadFile(table, tuple(table.column_names))
 
 

@@ -47,7 +47,7 @@ def _says_who(scheme: str, settings: Mapping[str, Any], environment: Mapping[str
 
 def provider_of(scheme: str, settings: Mapping[str, Any], environment: Mapping[str, str]) -> Provider | None:
     """The keys of a profile, if nothing that comes before it says who asks."""
-    if scheme != "s3" or {"access_key_id", "skip_signature"} & settings.keys() or "AWS_ACCESS_KEY_ID" in environment:
+    if scheme != "s3" or _SAYING["s3"][0] & settings.keys() or "AWS_ACCESS_KEY_ID" in environment:
         return None
     profile = find_profile(environment)
     return Provider(environment) if profile is not None and profile.has_credentials else None

@@ -45,6 +45,13 @@ _NAMES: dict[str, dict[str, str]] = {
 _NOBODY = '{"disable_oauth": true, "client_email": "", "private_key": "", "private_key_id": ""}'
 _ENDPOINT_VARIABLES = {"s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"), "az": ("AZURE_ENDPOINT",)}
 
+# obstore knows most names in several spellings, in any case: here, each has one
+_PREFIXES = {"s3": ("aws_",), "gs": ("google_",), "az": ("azure_storage_", "azure_")}
+_SPELLINGS = {
+    "s3": {"endpoint_url": "endpoint", "token": "session_token"},
+    "gs": {"service_account_path": "service_account"},
+    "az": {"access_key": "account_key", "master_key": "account_key"},
+}
 # what else may stand under a scheme, as obstore calls it: only to guess what a misspelt one was meant to be
 _OTHERS = {
     "s3": (
@@ -97,9 +104,15 @@ class StoreOptions(msgspec.Struct, frozen=True, repr_omit_defaults=True):
         for name in _OURS:
             own.pop(name, None)
         names = _NAMES[scheme]
+        plain = {str(name): _plain(scheme, str(name)) for name in own}
+        if len(set(plain.values())) < len(plain):
+            twice = sorted(name for name, meant in plain.items() if list(plain.values()).count(meant) > 1)
+            raise OptionError(
+                f"storage_options[{scheme!r}] says one thing twice: {twice}", hint="leave one of them out"
+            )
         # flat options speak to whichever store understands them; options under a scheme must be understood by it
         chosen = {names[k]: v for k, v in flat.items() if k in names}
-        chosen |= {names.get(str(k), str(k)): v for k, v in own.items()}
+        chosen |= {plain[str(k)]: v for k, v in own.items()}
         if chosen.get("skip_signature") is False:
             del chosen["skip_signature"]
         if scheme == "gs" and chosen.get("skip_signature"):
@@ -119,8 +132,9 @@ class StoreOptions(msgspec.Struct, frozen=True, repr_omit_defaults=True):
         except UnknownConfigurationKeyError as error:
             names = [*_NAMES[scheme], *_OTHERS.get(scheme, "").split()]
             for given in (str(k) for v in self.settings.values() if isinstance(v, dict) for k in v):
-                close = difflib.get_close_matches(given, names, n=1)
-                if close and close[0] != given and given in str(error):
+                plain = _plain(scheme, given)
+                close = difflib.get_close_matches(plain, names, n=1)
+                if close and close[0] != plain and plain in str(error):
                     hint = f"did you mean {close[0]!r}?"
                     raise OptionError(f"storage_options are not understood: {given!r}", hint=hint) from error
             raise
@@ -148,3 +162,12 @@ class StoreOptions(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     def identity(self) -> str:
         """A hash that tells whether two clients want the same stores; it reveals nothing."""
         return hashlib.blake2b(msgspec.msgpack.encode(self, order="sorted"), digest_size=16).hexdigest()
+
+
+def _plain(scheme: str, name: str) -> str:
+    """The one name for what a user said: AWS_ACCESS_KEY_ID is access_key_id."""
+    name = name.lower()
+    for prefix in _PREFIXES.get(scheme, ()):
+        name = name.removeprefix(prefix)
+    name = _SPELLINGS.get(scheme, {}).get(name, name)
+    return _NAMES[scheme].get(name, name)

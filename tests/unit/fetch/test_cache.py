@@ -16,6 +16,9 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 from sds.errors import CacheError
 from sds.fetch import cache as cache_module
 from sds.fetch.cache import Cache, Entry, key_of
+from sds.fetch.flight import Flight
+from sds.fetch.reports import describe
+from sds.storage import StoreOptions
 
 
 def key(number: int) -> str:
@@ -383,6 +386,29 @@ def test_old_files_are_fetched_again_unless_somebody_holds_them(tmp_path: Path) 
     again.release(held)
     again.expire()
     assert len(again) == 1 and again.used == bytes_in(tmp_path) == 10
+
+
+def test_a_file_of_the_future_keeps_no_other_from_growing_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = add(Cache(tmp_path), 0, 10)
+    assert first
+    os.utime(first.path, (1, time.time() + 1e6))
+    again = Cache(tmp_path)
+    again.ttl_s = 500.0
+    assert add(again, 1, 10) and add(again, 2, 10)
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 1000)
+    again.expire()
+    assert len(again) == 0
+
+
+def test_asking_what_is_known_deletes_nothing(tmp_path: Path) -> None:
+    cache = Cache(tmp_path)
+    entry = add(cache, 1, 10)
+    assert entry
+    os.truncate(entry.path, 5)
+    flight = Flight(1, key(1), "u", None, StoreOptions())
+    assert describe([flight], cache) == "it is here, and about to be sent" and os.path.exists(entry.path)
+    assert describe([Flight(1, key(2), "u", None, StoreOptions())], cache) == "it is in the queue for a connection"
 
 
 def test_what_may_not_have_reached_the_disk_is_not_believed(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sds.errors import CacheError
+from sds.errors import CacheError, FetchError
 from sds.fetch import protocol as p
 from sds.fetch.link import Link, Pending
 
@@ -75,6 +75,62 @@ def test_it_says_that_it_waits_and_says_so_again_to_the_next_server(monkeypatch:
     server.ends[-1].send(p.encode([p.Got(pending.request.id, ["/x"], {})]))
     waiter.join()
     assert pending.in_use
+    link.close()
+    server.close()
+
+
+def test_nobody_who_closes_waits_for_a_server_that_is_being_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Server(monkeypatch)
+    link = Link(p.FetchOptions(dst="d"))
+    pending, late = (Pending(p.Get(id, [("u", None)])) for id in link.next_ids(2))
+    link.ask([pending])
+    is_starting, is_started = threading.Event(), threading.Event()
+
+    def start(dst: str) -> socket.socket:
+        is_starting.set()
+        assert is_started.wait(20)
+        return server.connect(dst)
+
+    monkeypatch.setattr("sds.fetch.handshake.connect", start)
+    errors: list[Exception] = []
+
+    def call(verb: Any, *args: Any, **kwargs: Any) -> None:
+        with pytest.raises(FetchError, match="closed") as caught:
+            verb(*args, **kwargs)
+        errors.append(caught.value)
+
+    server.ends[-1].hang_up()
+    assert is_starting.wait(20)
+    waits = threading.Thread(target=call, args=(link.wait, pending), kwargs={"subject": "u", "patience_s": 60.0})
+    asks = threading.Thread(target=call, args=(link.ask, [late]))
+    waits.start(), asks.start()
+    begun = time.monotonic()
+    link.close()
+    assert time.monotonic() - begun < 1.0 and not is_started.is_set()
+    waits.join(10.0), asks.join(10.0)
+    assert len(errors) == 2 and link._thread.is_alive()
+    is_started.set()
+    link._thread.join(10.0)
+    assert not link._thread.is_alive() and len(server.ends) == 2  # it came, and nobody said hello
+    assert server.ends[-1].receive_requests() is None
+    server.close()
+
+
+def test_what_goes_past_the_cache_is_spoken_of_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Server(monkeypatch)
+    link = Link(p.FetchOptions(dst="d"))
+    errand = Pending(p.Head(link.next_ids(1)[0], "u"))
+    link.ask([errand])
+
+    def tell() -> None:
+        while not any(isinstance(request, p.Ask) for request in server.ends[-1].receive_requests() or []):
+            pass
+        server.ends[-1].send(p.encode([p.Told(errand.request.id, "nothing is known of it")]))
+
+    teller = threading.Thread(target=tell)
+    teller.start()
+    assert "store has not answered" in str(link._ask_what_is_done(errand))
+    teller.join()
     link.close()
     server.close()
 

@@ -73,6 +73,33 @@ def test_a_silent_host_is_taken_for_dead(tmp_path: Path, claim: type[Claim]) -> 
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([OWNER, lock_name("server")])
 
 
+@pytest.mark.parametrize("words", [b"", bytes(100), b"host \nname afar\n", b"\xff\xfe nonsense"])
+def test_a_word_without_a_host_is_nobodys(tmp_path: Path, claim: type[Claim], words: bytes) -> None:
+    (tmp_path / OWNER).write_bytes(words)
+    heir = claim()
+    assert heir.guest_of is None and heir.folder == tmp_path and heir.has_rebooted  # who knows why it is not whole
+    assert f"host {host_key()}\n" in (tmp_path / OWNER).read_text()
+
+
+def test_a_longer_word_in_the_lock_leaves_no_rest(tmp_path: Path, claim: type[Claim]) -> None:
+    (tmp_path / lock_name("server")).write_text("x" * 5000)
+    claim()
+    assert "x" not in (tmp_path / lock_name("server")).read_text().rpartition("\nat /run/x.sock")[2]
+
+
+def test_a_word_that_could_not_be_written_is_written_later(
+    tmp_path: Path, claim: type[Claim], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(owner, "BEAT_S", 0.0)
+    mine = claim()
+    (tmp_path / OWNER).unlink()
+    mine._is_told = False  # as on a full disk: see tests/integration/test_cache_disk.py
+    assert mine.beat() and f"host {host_key()}\n" in (tmp_path / OWNER).read_text() and mine.beat()
+    mine._is_told = False
+    theirs(tmp_path)
+    assert not mine.beat()  # another host was quicker
+
+
 def test_a_sign_of_life_now_and_then(tmp_path: Path, claim: type[Claim], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(owner, "BEAT_S", 0.0)
     mine = claim()

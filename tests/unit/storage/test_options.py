@@ -31,6 +31,42 @@ def test_an_alias_is_its_scheme(alias: str, scheme: str) -> None:
     assert options.endpoint(scheme) == "http://e"
 
 
+@pytest.mark.parametrize(
+    ("scheme", "spelt", "name"),
+    [
+        ("s3", "aws_access_key_id", "access_key_id"),
+        ("s3", "AWS_ACCESS_KEY_ID", "access_key_id"),
+        ("s3", "aws_skip_signature", "skip_signature"),
+        ("s3", "aws_endpoint_url", "endpoint"),
+        ("s3", "aws_token", "session_token"),
+        ("s3", "aws_web_identity_token_file", "web_identity_token_file"),
+        ("gs", "google_service_account", "service_account"),
+        ("gs", "google_service_account_path", "service_account"),
+        ("gs", "service_account_path", "service_account"),
+        ("gs", "google_application_credentials", "application_credentials"),
+        ("az", "azure_storage_account_key", "account_key"),
+        ("az", "azure_storage_access_key", "account_key"),
+        ("az", "azure_client_id", "client_id"),
+    ],
+)
+def test_every_spelling_of_a_name_is_one_name(scheme: str, spelt: str, name: str) -> None:
+    assert StoreOptions(settings={scheme: {spelt: "x"}}).of(scheme) == {name: "x"}
+
+
+def test_one_name_in_two_spellings_is_a_contradiction() -> None:
+    settings = {"s3": {"access_key_id": "SECRET", "aws_access_key_id": "SECRET"}}
+    with pytest.raises(OptionError, match=r"twice: \['access_key_id', 'aws_access_key_id'\]") as caught:
+        StoreOptions(settings=settings).of("s3")
+    assert "SECRET" not in str(caught.value)
+
+
+def test_a_misspelt_name_with_a_prefix_is_guessed_too() -> None:
+    options = StoreOptions(settings={"s3": {"aws_acces_key_id": "x", "region": "r"}}, timeout_s=0.25)
+    with pytest.raises(OptionError, match="'aws_acces_key_id'") as caught:
+        CloudStore("s3", "bucket", options)
+    assert "did you mean 'access_key_id'?" in str(caught.value)
+
+
 def test_headers_are_for_the_host_that_they_are_given_for() -> None:
     options = StoreOptions(settings={"https://Data.test:443/": {"headers": {"Authorization": "SECRET"}}})
     assert options.headers("https://data.test") == {"Authorization": "SECRET"}

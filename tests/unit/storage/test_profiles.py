@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sds.errors import AccessDenied
-from sds.storage import profiles
+from sds.storage import StoreOptions, profiles
 from sds.storage.credentials import provider_of, relies_on_machine
 from sds.storage.profiles import Provider, _keys, fill, find_profile
 
@@ -61,6 +61,30 @@ def test_a_profile_comes_after_options_and_variables(environment: dict[str, str]
     assert provider_of("gs", {}, environment) is None
     write(environment, config="[default]\nregion=r\n")
     assert provider_of("s3", {}, environment) is None
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"aws_access_key_id": "MINE", "aws_secret_access_key": "s"},
+        {"AWS_ACCESS_KEY_ID": "MINE", "AWS_SECRET_ACCESS_KEY": "s"},
+        {"aws_skip_signature": True},
+        {"web_identity_token_file": "f"},
+        {"aws_container_credentials_full_uri": "http://127.0.0.1"},
+    ],
+)
+def test_no_profile_replaces_what_an_option_says_in_any_spelling(
+    environment: dict[str, str], said: dict[str, object]
+) -> None:
+    write(environment, "[default]\naws_access_key_id=PROFILE\naws_secret_access_key=S\n")
+    settings = StoreOptions(settings={"s3": said}).of("s3")
+    assert provider_of("s3", settings, environment) is None and not relies_on_machine("s3", settings, environment)
+
+
+@pytest.mark.parametrize("name", ["service_account_path", "google_service_account", "google_service_account_key"])
+def test_no_machine_is_asked_where_an_option_says_who_asks(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/no/such/home")
+    assert not relies_on_machine("gs", StoreOptions(settings={"gs": {name: "x"}}).of("gs"), {})
 
 
 def test_when_only_the_machine_can_tell(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
