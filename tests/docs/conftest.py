@@ -5,7 +5,10 @@ texts/             monday/00.txt, tuesday/00.txt, ...
 photos.parquet     id, image (path), caption, width, height, quality
 photos.csv         the same
 urls.csv           id, image (an http URL), caption
-s3://my-bucket/    photos/, texts/, photos.parquet (with s3:// URLs), shards/part-*.parquet (the same, in parts)
+my_code.py         chain: a list of transforms
+faces.tensors      a small tensor cache
+output/my-dataset  a training dataset as ComfyUI saves it
+s3://my-bucket/    faces.tensors/, photos/, texts/, photos.parquet (with s3:// URLs), shards/part-*.parquet (its parts)
 """
 
 from __future__ import annotations
@@ -19,11 +22,17 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 
+from sds.tensors import TensorCacheWriter
 from sds.testing import HTTPServer, S3Server
 from sds.testing.media import make_images
 
 NUM_PHOTOS = 64
+CODE = """from sds.transforms import presets
+
+chain = presets.create_standard_image_pipeline("image", resolution=(32, 32))
+"""
 
 
 def rows_of(records, prefix: str) -> list[dict[str, object]]:
@@ -65,7 +74,16 @@ def furnished(tmp_path_factory: pytest.TempPathFactory, s3: S3Server, http_serve
     fetched = [{**row, "image": http_server.url(str(row["image"]))} for row in local]
     write_csv(folder / "urls.csv", [{k: row[k] for k in ("id", "image", "caption")} for row in fetched])
 
+    (folder / "my_code.py").write_text(CODE)
+    with TensorCacheWriter(folder / "faces.tensors") as writer:
+        for number in range(8):
+            writer.add(f"face-{number}", {"latent": torch.full((4, 8, 8), float(number)), "age": 20 + number})
+    (folder / "output" / "my-dataset").mkdir(parents=True)
+    comfy = {"latents": [{"samples": torch.zeros(1, 4, 2, 2)}], "conditioning": [[[torch.zeros(1, 3, 8), {}]]]}
+    torch.save(comfy, folder / "output" / "my-dataset" / "shard_0000.pkl")
+
     bucket = tmp_path_factory.mktemp("bucket")
+    shutil.copytree(folder / "faces.tensors", bucket / "faces.tensors")
     shutil.copytree(folder / "photos", bucket / "photos")
     shutil.copytree(folder / "texts", bucket / "texts")
     remote = rows_of(records, "s3://my-bucket/photos/")

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 
 import pytest
+from torch.utils.data import DataLoader
 
 import sds
 import texts
@@ -138,6 +139,25 @@ class TestStores:
             batches = take(loader, 60)
             assert Counter(batch.stream_name for batch in batches) == {"a": 48, "b": 6, "c": 6}
             assert loader.stats().bytes_downloaded >= 90_000
+
+
+@pytest.mark.parametrize("num_workers", [None, 1])
+def test_mixes_of_samples_with_paths_go_through_a_cache_that_holds_little(
+    make, http_server, new_name, tmp_path, num_workers
+):
+    """Paths that were handed out a while ago let their files go; bare, and under a plain loader."""
+    members = []
+    for name in ("a", "b"):
+        folder = new_name()
+        for i in range(40):
+            http_server.put(f"{folder}/{i:03d}.txt", b"x" * 1000)
+        rows = [f"{i:03d},{http_server.url(f'{folder}/{i:03d}.txt')}" for i in range(40)]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["index,url", *rows]))
+        options = {"columns_to_download": ["url"], "cache_limit": 20_000, "timeout": 20}
+        members.append(make(src=tmp_path / f"{name}.csv", **options))
+    mix = sds.concatenate(members, shuffle_seed=1)
+    samples = mix if num_workers is None else DataLoader(mix, None, num_workers=num_workers)
+    assert sum(1 for _ in samples) == 80
 
 
 class TestRanks:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import random
@@ -20,7 +21,7 @@ import torch
 import fetching
 import sds
 from media_files import ffmpeg
-from sds.errors import DecodeError, IntegrityError, ObjectNotFound, SdsError
+from sds.errors import DecodeError, FetchError, IntegrityError, ObjectNotFound, SdsError
 from sds.fetch import HEAD, FetchClient, FetchOptions, File, RemoteFile
 from sds.testing import Fault, FaultyProxy, HTTPServer, S3Server
 from sds.transforms import DecodeAudio, DecodeVideo, DecodeVideoAndAudio, presets
@@ -32,7 +33,6 @@ LAYOUTS: dict[str, tuple[str, tuple[object, ...]]] = {
     "index first": ("first.mp4", ("-movflags", "+faststart")),
     "index last": ("last.mp4", ()),
     "matroska": ("plain.mkv", ()),
-    "avi": ("plain.avi", ()),
 }
 # containers and codecs, each in its own way of finding a frame
 KINDS: dict[str, tuple[str, tuple[object, ...]]] = {
@@ -135,6 +135,7 @@ def test_a_clip_takes_a_small_part_of_a_long_video(base: Path, place: Place, lay
             stats = data.stats()
             assert (stats.range_reads, stats.range_fallbacks) == (1, 0)
             assert stats.bytes_downloaded == fetching.num_bytes_on_disk(place.folder / f"cache{epoch}")
+            assert torch.equal(data[0]["video"], expected["video"]) and data.stats().requests == stats.requests
             most = max(most, stats.bytes_downloaded / size)
     fetching.say(f"{layout}: at most {most:.1%} of {size / 1e6:.0f} MB")
     assert most < 0.12
@@ -150,7 +151,7 @@ def test_the_frames_are_those_of_the_local_file(
         ffmpeg("-stream_loop", 1, "-i", base, "-an", *small, *options, path)
         http_server.put(f"{tmp_path.name}/{kind}", path.read_bytes())
         url, num_whole = http_server.url(f"{tmp_path.name}/{kind}"), 0
-        for seed in range(4):
+        for seed in range(3):
             expected = decode({"url": str(path), "__random_seed__": seed})
             file = remote_file(client, url, 2048)
             assert torch.equal(decode({"url": file, "__random_seed__": seed})["video"], expected["video"]), kind
@@ -158,16 +159,7 @@ def test_the_frames_are_those_of_the_local_file(
                 num_whole += 1
                 break  # its whole copy is in the cache now
         assert not num_whole or kind in NEEDS_ALL, kind
-    assert client.tally.stats().range_reads > 30
-
-
-def test_clips_of_one_video_share_their_parts(base: Path, place: Place) -> None:
-    url = place.put(repeated(base, "index first"))
-    with place.dataset([url], decoder(random_offset=False)) as data:
-        first = data[0]
-        requests = data.stats().requests
-        assert torch.equal(data[0]["video"], first["video"])
-        assert data.stats().requests == requests
+    assert client.tally.stats().range_reads > 24
 
 
 def test_fragments_without_an_index_are_fetched_whole(
@@ -188,7 +180,7 @@ def test_fragments_without_an_index_are_fetched_whole(
         data.set_epoch(1)
         sample = data[0]  # from the whole copy, without a request
         assert data.stats().requests == stats.requests and data.stats().range_reads == 2
-        assert sample["url"].endswith(".mp4") and os.path.exists(sample["url"])
+        assert sample["url"] == urls[0]  # whether or not a whole copy was there
 
 
 def test_a_layout_without_index_is_fetched_ahead_of_time_once_that_is_known(base: Path, place: Place) -> None:
@@ -204,14 +196,14 @@ def test_a_layout_without_index_is_fetched_ahead_of_time_once_that_is_known(base
 
 
 def test_small_videos_are_fetched_whole_and_ahead_of_time(base: Path, place: Place) -> None:
-    urls = [place.put(base, f"{number}.mp4") for number in range(20)]
+    urls = [place.put(base, f"{number}.mp4") for number in range(16)]
     with place.dataset(urls, decoder(), prefetch=2) as data:
         for sample in data:
             assert os.path.exists(sample["url"])
             assert torch.equal(sample["video"], locally(base, sample, decoder())["video"])
         stats = data.stats()
         assert stats.range_reads == 0
-        assert 20 <= stats.requests <= 20 + 8 + 2 + 2  # the first ones are asked how large they are
+        assert 16 <= stats.requests <= 16 + 8 + 2 + 2  # the first ones are asked how large they are
 
 
 def test_a_whole_copy_that_is_there_is_used(base: Path, place: Place) -> None:
@@ -219,10 +211,16 @@ def test_a_whole_copy_that_is_there_is_used(base: Path, place: Place) -> None:
     with place.dataset([url], decoder(remote="whole")) as data:
         whole = data[0]
         assert data.stats().requests == 1 and os.path.exists(whole["url"])
-    with place.dataset([url], decoder()) as data:
+
+    def note(sample: dict[str, Any]) -> dict[str, Any]:
+        is_whole = os.path.samefile(sample["url"], whole["url"])
+        return {**sample, "notes": {"from": [sample["url"]], "pair": (sample["url"], 1)}, "is_whole": is_whole}
+
+    with place.dataset([url], decoder(), note) as data:
         sample = data[0]
-        assert data.stats().requests == 0 and data.stats().range_reads == 0
-        assert torch.equal(sample["video"], whole["video"])
+        assert data.stats().requests == 0 and data.stats().range_reads == 0 and data.stats().range_fallbacks == 0
+        assert torch.equal(sample["video"], whole["video"]) and sample["is_whole"]
+        assert sample["url"] == url and sample["notes"] == {"from": [url], "pair": (url, 1)}
 
 
 def test_a_transform_that_wants_a_path_gets_one(base: Path, place: Place) -> None:
@@ -337,7 +335,7 @@ def test_a_server_that_gives_no_parts(base: Path, place: Place) -> None:
     ):
         sample = data[0]
         assert torch.equal(sample["video"], locally(base, sample, decoder())["video"])
-        assert data.stats().range_reads == 0 and os.path.exists(sample["url"])
+        assert data.stats().range_reads == 0 and sample["url"] == f"{server.url}/video.mp4"
 
 
 def test_closing_a_loader_ends_a_read_that_hangs(base: Path, place: Place) -> None:
@@ -384,6 +382,103 @@ def test_any_bytes_can_be_read_as_of_a_file(client: FetchClient, http_server: HT
     assert remote.open().read() == data
     assert file.seek(-10, os.SEEK_END) == len(data) - 10 and file.read() == data[-10:]
     assert Path(remote).read_bytes() == data
+    (ticket,) = client.submit([[File(url, None, (0, 1000))]])
+    ticket.release()
+    with pytest.raises(FetchError, match="let go of"):
+        ticket.take_files()
+
+
+def failing(file: RemoteFile, number: int) -> list[int]:
+    """Makes one of its fetches fail; the list grows with each of them."""
+    fetch, asked = file._fetch, []
+
+    def fail(numbers: list[int]) -> None:
+        asked.append(len(numbers))
+        if len(asked) == number:
+            raise file._failed(FetchError("line is dead", hint="mend it", url=file.name))
+        fetch(numbers)
+
+    file._fetch = fail  # type: ignore[method-assign]
+    return asked
+
+
+@pytest.mark.parametrize("format", ["OGG", "WAV"])
+def test_bytes_that_cannot_be_had_are_no_silence(
+    base: Path, client: FetchClient, http_server: HTTPServer, tmp_path: Path, format: str
+) -> None:
+    noise = np.random.default_rng(0).normal(0, 0.1, (8 * 16_000, 1)).astype(np.float32)
+    soundfile.write(tmp_path / "noise", noise, 16_000, format=format, subtype="FLOAT" if format == "WAV" else None)
+    http_server.put(f"{tmp_path.name}/noise", (tmp_path / "noise").read_bytes())
+    joint = DecodeVideoAndAudio(
+        *("video", "frames", "sound", "rate", 15),
+        audio_input_field="url",
+        decode_kwargs={"crop_interval": (4.0, 6.0), "random_offset": False, "min_size": (16, 16)},
+    )
+    for decode in (joint, DecodeAudio("url", "sound", duration=2.0, clip_offset_strategy="center")):
+        expected = decode({"video": str(base), "url": str(tmp_path / "noise")})
+        for number in range(1, 100):
+            # each from an empty memory; a float WAV clip is more than it reads at once
+            url = http_server.url(f"{tmp_path.name}/noise") + f"?{type(decode).__name__}={number}"
+            file = remote_file(client, url, 1024)
+            asked = failing(file, number)
+            try:
+                sample = decode({"video": str(base), "url": file})
+            except FetchError as error:
+                assert "line is dead" in str(error) and len(asked) >= number
+                continue
+            assert len(asked) < number and torch.equal(sample["sound"], expected["sound"])
+            assert format == "OGG" or not file.fell_back
+            break
+        assert number > 2
+
+
+def test_places_that_were_foreseen_are_no_jumps(client: FetchClient, http_server: HTTPServer, new_name: Any) -> None:
+    (url,) = fetching.publish(http_server, new_name(), [1_000_000])
+    data, remote = fetching.content("0.bin", 1_000_000), remote_file(client, url, 1000)
+    asked = failing(remote, 0)
+    places = range(5_500, 1_000_000, 10_000)  # 100: more than it holds
+    remote.expect([(place, place + 10) for place in places])
+    for place in places:
+        assert remote.read_at(place, 10) == data[place : place + 10]
+    assert remote.path is None and len(asked) == 4
+    for place in places:  # a little past what was foreseen, and some of it long let go of
+        assert remote.read_at(place, 1000) == data[place : place + 1000]
+    assert remote.path is None
+
+
+def test_an_object_that_would_fill_the_cache_is_read_on_by_ranges(
+    dst: Path, http_server: HTTPServer, new_name: Any
+) -> None:
+    (url,) = fetching.publish(http_server, new_name(), [300_000])
+    data = fetching.content("0.bin", 300_000)
+    client = FetchClient(FetchOptions(dst=str(dst), limit=200_000))
+    with contextlib.closing(client), fetching.Watch(dst) as watch:
+        remote = remote_file(client, url, 8000)
+        assert remote.open().read() == data  # in order: more than half of it, and no jump
+        assert remote._num_jumps == 0
+        for place in random.Random(0).sample(range(300_000), 40):  # and at many places
+            assert remote.read_at(place, 100) == data[place : place + 100]
+    assert remote.path is None and client.tally.stats().range_fallbacks == 0
+    assert 0 < watch.most <= 200_000
+
+
+def test_a_whole_copy_of_another_version_is_not_mixed_with_parts(
+    client: FetchClient, http_server: HTTPServer, new_name: Any
+) -> None:
+    name = new_name()
+    old, new = bytes(100_000), bytes(1000) + b"x" * 99_000  # of the same size
+    for is_met in (False, True):
+        http_server.put(f"{name}/{is_met}", old)
+        one, other = (remote_file(client, http_server.url(f"{name}/{is_met}"), 1000) for _ in range(2))
+        assert one.read_at(2000, 1) == b"\0"
+        http_server.put(f"{name}/{is_met}", new)
+        if is_met:
+            assert Path(client.submit([[File(one.url)]])[0].take()[0]).read_bytes() == new
+        with pytest.raises(IntegrityError, match="changed while it was read"):
+            one.read_at(50_000, 1) if is_met else os.fspath(one)
+        assert one.path is None and one.error is not None
+    # what this one has read is the same in both
+    assert other.read_at(50_000, 1) == b"x" and other.path is not None and not other.fell_back
 
 
 def test_a_bad_line_is_met_with_retries(base: Path, place: Place) -> None:

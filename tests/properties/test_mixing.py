@@ -40,6 +40,46 @@ def test_a_choice_is_a_function_of_the_step(counts, kind, seed, size, groups, st
     assert all(counts[stream] for stream in together.ravel()), "a stream without a share is never chosen"
 
 
+@given(
+    counts=st.tuples(st.integers(1, 12), st.integers(0, 12), st.integers(0, 12)),
+    kind=st.sampled_from(["fixed_random_order", "consecutive", "round_robin"]),
+    seed=st.integers(0, 2**31),
+    size=st.integers(2, 6),
+    groups=st.sampled_from([(0, 0, 0), (0, 0, 1), (0, 1, 0)]),
+)
+def test_every_rank_has_its_share_in_as_many_meta_iterations_as_ranks(counts, kind, seed, size, groups):
+    chosen = Schedule(kind, counts, groups, seed).choices(np.arange(size * sum(counts)), size)
+    for rank in range(size):
+        found = np.bincount(chosen[:, rank], minlength=3).tolist()
+        assert found == [size * count for count in counts]
+
+
+RATIOS = st.tuples(*[st.integers(1, 9)] * 3)
+
+
+@settings(max_examples=60)
+@given(
+    kind=st.sampled_from(SCHEDULES),
+    stop=st.sampled_from(["first", "all"]),
+    ratios=st.one_of(
+        RATIOS,
+        st.tuples(RATIOS, st.integers(1, 60), RATIOS).map(lambda each: [(0, each[0]), each[1:]]),
+        RATIOS.map(lambda each: lambda step: each),
+    ),
+    groups=st.sampled_from([(0, 0, 0), (0, 1, 2), (0, 0, 1)]),
+    size=st.integers(1, 3),
+    batches=st.tuples(*[st.integers(1, 3)] * 3),
+    rounds=st.integers(1, 2),
+    lengths=st.tuples(*[st.integers(1, 120)] * 3),
+    begin=st.integers(0, 100),
+)
+def test_the_length_of_a_pass_is_that_of_its_walk(kind, stop, ratios, groups, size, batches, rounds, lengths, begin):
+    mix = Mix(kind, ratios, groups=groups, seed=1)
+    walk = Walk(mix, batches, (rounds,) * 3, lambda i, epoch: lengths[i], size - 1, size, stop)
+    cursor = Cursor(begin, 0, 0, begin, (Place(0, 0),) * 3, (0,) * 3)
+    assert walk.num_items(cursor) == sum(1 for _ in walk.items(cursor))
+
+
 LEG = st.tuples(
     st.integers(1, 4),  # ranks
     st.sampled_from(SCHEDULES),

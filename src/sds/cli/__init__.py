@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from sds import __version__, logs
-from sds.cli import demo
+from sds.cli import demo, tensors
 from sds.errors import SdsError
 
 __all__ = ["app", "main"]
@@ -28,6 +28,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("demo", help=demo.HELP, epilog=demo.EXAMPLES)(demo.command)
+app.add_typer(tensors.app, name="tensors")
 
 
 def _show_version(wanted: bool) -> None:

@@ -31,7 +31,10 @@ def explain(options: Options, index: Index, plan: Plan, world: World) -> str:
         lines.append(f"max_size: {options.index.max_size}")
     lines.append(f"index: {'used where it lies' if facts.in_place else 'memory-mapped Arrow'}: {facts.path}")
     columns = list(index.columns_to_download)
-    lines.append(f"download: {columns}" if columns else "download: nothing (metadata only)")
+    nothing = "parts of its shards, where it is remote" if facts.kind == "tensors" else "nothing (metadata only)"
+    lines.append(f"download: {columns or nothing}")
+    if options.memory is not None:
+        lines.append(f"remember: {options.memory.path} ({options.memory.fingerprint})")
     shuffle = "none, index order (scan)" if plan.seed is None else f"global, seed {plan.seed}, anew each epoch (take)"
     lines.append(f"shuffle: {shuffle}")
     if options.unaligned:

@@ -180,5 +180,5 @@ def _counts(ratios: Any, number: int) -> tuple[int, ...]:
             raise OptionError(f"ratios hold what is no share: {ratio!r}", hint="numbers of at least 0")
     counts = count_turns(ratios)
     if sum(counts) > _MAX_TURNS:
-        raise OptionError(f"ratios repeat only after {sum(counts)} samples", hint=f"at most {_MAX_TURNS}")
+        raise OptionError(f"ratios repeat only after {sum(counts)} samples", hint=f"at most {_MAX_TURNS}: round them")
     return counts

@@ -103,6 +103,12 @@ class MixedDataset(OrderedDataset):
         """How long ranks wait for each other."""
         return max(member.patience_s for member in self.members)
 
+    def _lease_bytes(self, num_workers: int) -> int | None:
+        """As little of the cache as the member that may hold least, shared by all: they may have one cache."""
+        limits = [member._lease_bytes(num_workers) for member in self.members]
+        least = min((limit for limit in limits if limit is not None), default=None)
+        return None if least is None else least // len(self.members)
+
     def follow_seed(self) -> None:
         """Seeds of members are given, never drawn."""
 

@@ -63,7 +63,7 @@ class Pipeline:
         # what is remembered, and what comes after it
         self._prefix: tuple[Transform, ...] = () if memory is None else memory.prefix
         self._rest: tuple[Transform, ...] = options.transforms if memory is None else memory.after
-        self._ranges = Ranges((*self._prefix, *self._rest), index.columns_to_download)
+        self._ranges = Ranges((*self._prefix, *self._rest), index.columns_to_download, options.fetch.limit)
 
     def jobs(self, plan: Plan, epoch: int, positions: Iterable[IntArray]) -> Iterator[Job]:
         """Jobs for arrays of positions, in order; positions past the end of the epoch are in those that follow."""
@@ -164,28 +164,28 @@ class Pipeline:
                 samples = self.index.load(job.row, job.sample, job.files, [os.fspath(file) for file in files])
                 self.tally.add_busy("decode", start, subject=job.row.key)
             else:
+                files = self._as_remote(job, files)
                 job.sample.update(zip(job.columns, files, strict=True))
-                self._note_sizes(job, files)
                 samples = [job.sample]
             remotes = [file for file in files if isinstance(file, RemoteFile)]
             if self.memory is not None and job.memory_key is not None:
                 begun = dict(job.sample)  # transforms may change the one they get
                 samples = self._run(self._prefix, samples, job.row, remotes)
-                names = names_of(files, [file.url for file in job.files])
+                names = names_of(map(_place_of, files), [file.url for file in job.files])
                 samples = self.memory.put(job.memory_key, samples, begun, names)
             samples = self._run(self._rest, samples, job.row, remotes)
         except SdsError as error:
-            paths = [file.path if isinstance(file, RemoteFile) else file for file in files]
+            paths = map(_place_of, files)
             urls = [file.url for file in job.files]
             _name_source(_told(error, job.row), {p: u for p, u in zip(paths, urls, strict=False) if p is not None})
             raise
         finally:
             for column, file in zip(job.columns, files, strict=False):
                 if isinstance(file, RemoteFile):
-                    self._ranges.read(column, is_whole=file.path is not None)
+                    if file.is_ranged:
+                        self._ranges.read(column, is_whole=file.fell_back)
                     file.close()
-        _name_remotes(samples)
-        return samples
+        return [{field: _named(value) for field, value in sample.items()} for sample in samples] if remotes else samples
 
     def _run(
         self, transforms: Iterable[Transform], samples: list[Sample], row: Row, remotes: Sequence[RemoteFile] = ()
@@ -195,10 +195,16 @@ class Pipeline:
             samples = [after for before in samples for after in self._several(transform, before, row, remotes)]
         return samples
 
-    def _note_sizes(self, job: Job, files: list[str | RemoteFile]) -> None:
+    def _as_remote(self, job: Job, files: list[str | RemoteFile]) -> list[str | RemoteFile]:
+        """The files, with a RemoteFile for each that is large enough to be one, also where a whole copy was there."""
+        found: list[str | RemoteFile] = []
         for column, file, asked in zip(job.columns, files, job.files, strict=True):
             if column in self._ranges and is_remote(asked.url):
-                self._ranges.saw(column, file.size if isinstance(file, RemoteFile) else os.stat(file).st_size)
+                size = file.size if isinstance(file, RemoteFile) else os.stat(file).st_size
+                if self._ranges.saw(column, size) and isinstance(file, str):
+                    file = RemoteFile.at(file, asked.url, size)
+            found.append(file)
+        return found
 
     def _several(
         self, transform: Transform, sample: Sample, row: Row, remotes: Sequence[RemoteFile] = ()
@@ -244,12 +250,20 @@ def _told(error: SdsError, row: Row) -> SdsError:
     return error
 
 
-def _name_remotes(samples: list[Sample]) -> None:
-    """Puts the URL in the place of objects that were read by ranges: nobody can batch them, and they have no path."""
-    for sample in samples:
-        for field, value in sample.items():
-            if isinstance(value, RemoteFile):
-                sample[field] = value.url
+def _place_of(file: str | RemoteFile) -> str | None:
+    """Where it is, if it is here."""
+    return file.path if isinstance(file, RemoteFile) else file
+
+
+def _named(value: Any) -> Any:
+    """The value, with URLs in the place of objects that may be read by ranges: nobody can batch them."""
+    if isinstance(value, RemoteFile):
+        return value.url
+    if type(value) is dict:
+        return {key: _named(each) for key, each in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_named(each) for each in value)
+    return value
 
 
 def _name_source(error: SdsError, sources: dict[str, str]) -> None:

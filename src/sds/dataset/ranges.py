@@ -2,14 +2,16 @@
 
 Comes in: the chain of transforms, and the sizes of objects as they become known. Goes out: what to ask for. A column
 whose objects turn out to be small, or to be needed whole after all, is asked for whole from then on: that is one
-request, made ahead of time.
+request, made ahead of time. One large object among the last ones, and the next are asked for their size again.
 """
 
 from __future__ import annotations
 
+import re
 import threading
+from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from sds.fetch import HEAD, File
@@ -17,16 +19,17 @@ from sds.types import Transform
 
 __all__ = ["Ranges", "ranged_columns"]
 
-_NUM_KNOWN = 8  # sizes, before their mean says something
-_MEMORY = 64  # over about so many it is taken
+_NUM_KNOWN = 8  # sizes, before they say something
+_MEMORY = 64  # sizes that count: those of the last objects
+_MUCH = 64  # times what a small object has: a cache with room for that has room for most large ones
+_SIZE = re.compile(r"(\d{1,15})-\d+\.\d{6}")  # a version without a tag: of an object with this size
 
 
 @dataclass
 class _Known:
-    """What was seen of a column's objects: how many, their mean size; how many in parts, how many whole after all."""
+    """What was seen of a column's objects: the last sizes; how many were read in parts, how many whole after all."""
 
-    number: int = 0
-    mean: float = 0.0
+    sizes: deque[int] = field(default_factory=lambda: deque(maxlen=_MEMORY))
     num_ranged: int = 0
     num_whole: int = 0
 
@@ -34,8 +37,9 @@ class _Known:
 class Ranges:
     """The columns that may be fetched in parts, and what is known of their objects. Safe from many threads."""
 
-    def __init__(self, transforms: Iterable[Transform], columns: Iterable[str]) -> None:
+    def __init__(self, transforms: Iterable[Transform], columns: Iterable[str], limit: int | None = None) -> None:
         self._worth = ranged_columns(transforms, columns)
+        self._limit = limit  # of the cache
         self._known = {column: _Known() for column in self._worth}
         self._lock = threading.Lock()
 
@@ -44,17 +48,23 @@ class Ranges:
         worth = self._worth.get(column)
         if worth is None:
             return File(url, version)
-        known = self._known[column]
-        is_small = worth > 0 and known.number >= _NUM_KNOWN and known.mean <= worth
-        is_useless = worth > 0 and known.num_ranged >= _NUM_KNOWN and 2 * known.num_whole > known.num_ranged
-        return File(url, version) if is_small or is_useless else File(url, version, HEAD, worth)
-
-    def saw(self, column: str, size: int) -> None:
-        """Takes note of an object's size."""
+        if worth == 0:
+            return File(url, version, HEAD)
+        match = _SIZE.fullmatch(version or "")
         with self._lock:
             known = self._known[column]
-            known.number += 1
-            known.mean += (size - known.mean) / min(known.number, _MEMORY)
+            sizes = known.sizes if match is None else [int(match[1])] * _NUM_KNOWN
+            is_small = len(sizes) >= _NUM_KNOWN and max(sizes) <= worth
+            if match is None and self._limit is not None and self._limit < _MUCH * worth:
+                is_small = False  # a large one after many small ones might not fit
+            is_useless = known.num_ranged >= _NUM_KNOWN and 2 * known.num_whole > known.num_ranged
+        return File(url, version) if is_small or is_useless else File(url, version, HEAD, worth)
+
+    def saw(self, column: str, size: int) -> bool:
+        """Takes note of an object's size; whether it is so large that it may be read by ranges, however it came."""
+        with self._lock:
+            self._known[column].sizes.append(size)
+        return size > self._worth[column]
 
     def read(self, column: str, *, is_whole: bool) -> None:
         """Takes note of an object that was read by ranges, and whether it was fetched whole in the end."""
@@ -71,12 +81,20 @@ def ranged_columns(transforms: Iterable[Transform], columns: Iterable[str]) -> d
     found: dict[str, int] = {}
     for column in columns:
         for transform in transforms:
-            worth: Mapping[str, int] = getattr(transform, "reads_ranges", {})
+            worth: Mapping[str, int] = getattr(transform, "reads_ranges", {}) if _knows_ranges(transform) else {}
             if column in worth:
                 found[column] = worth[column]
             if column in worth or _may_touch(transform, column):
                 break
     return found
+
+
+def _knows_ranges(transform: Transform) -> bool:
+    """Whether whoever wrote its `__call__` knew of its `reads_ranges`: a subclass with another one may want a path."""
+    for each in type(transform).__mro__:
+        if "reads_ranges" in vars(each) or "__call__" in vars(each):
+            return "reads_ranges" in vars(each)
+    return False
 
 
 def _may_touch(transform: Transform, column: str) -> bool:

@@ -25,7 +25,7 @@ from sds.dataset.mapstyle import MapView, get_several
 from sds.dataset.ordered import OrderedDataset
 from sds.dataset.pipeline import IntArray, Pipeline
 from sds.dataset.policy import FailurePolicy
-from sds.dataset.progress import Progress
+from sds.dataset.progress import Progress, Start
 from sds.dataset.slots import Work
 from sds.dataset.state import PlanKey
 from sds.events import Stats, Tally
@@ -33,7 +33,7 @@ from sds.fetch import FetchClient
 from sds.index import Index, open_index
 from sds.plan import Plan
 from sds.seeds import derive_key, draw_seed
-from sds.tensors.source import is_tensor_cache, open_tensors
+from sds.tensors.source import TensorIndex, is_tensor_cache, open_tensors
 from sds.types import DataType, Sample, Transform
 from sds.world import World
 
@@ -255,11 +255,21 @@ class StreamingDataset(OrderedDataset):
         if self._options.unaligned:  # everybody goes through everything, each in an order of its own
             rank = world.replica[0]
             plan = Plan(len(self._index), None if self._seed is None else derive_key(self._seed, "lane", rank, worker))
+        # mixes ask for a few positions at a time, as lists; whoever goes through its whole share has an iterator
+        memory = None if isinstance(blocks, Sequence) else delivery.pipeline.memory
+        if memory is not None:
+            memory.begin_pass()
         for job in delivery.pipeline.jobs(plan, epoch, blocks):
             yield Work(delivery, job)
-        # mixes ask for a few positions at a time, as lists; whoever goes through its whole share has an iterator
-        if delivery.pipeline.memory is not None and not isinstance(blocks, Sequence):
-            delivery.pipeline.memory.end_pass()
+        if memory is not None:
+            memory.end_pass()
+
+    def begin(self, world: World) -> Start:
+        """Where an iteration begins. What killed processes left is there for all before any rank or worker looks."""
+        memory = self.delivery.pipeline.memory
+        if memory is not None:
+            memory.recover()
+        return super().begin(world)
 
     @property
     def window(self) -> tuple[int, int | None]:
@@ -330,6 +340,8 @@ class StreamingDataset(OrderedDataset):
         self._random_leases.release()
         if self._pid == os.getpid() and self._delivery.pipeline.memory is not None:
             self._delivery.pipeline.memory.close()
+        if isinstance(self._index, TensorIndex):
+            self._index.cache.close()
         self._client.close()
 
     def __enter__(self) -> StreamingDataset:  # noqa: PYI034 (typing.Self is Python 3.11)

@@ -186,7 +186,7 @@ class Cache:
     def commit(self, key: str, part: str, size: int, suffix: str) -> Entry:
         """Publishes a whole body under its final name; its reservation becomes the file, leased once to the caller."""
         assert key not in self._entries
-        path = f"{self._bucket(key)}/{name_of(key, size, suffix)}"
+        path = f"{os.path.dirname(part)}/{name_of(key, size, suffix)}"
         try:
             os.rename(part, path)
         except OSError as error:

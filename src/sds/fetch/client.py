@@ -93,9 +93,12 @@ class Ticket:
 
     def take_files(self) -> list[str | RemoteFile]:
         """Waits like `take`; an object of which only a part was wanted is a RemoteFile, unless it is there whole."""
+        paths = self.take()
+        if len(paths) != len(self._files):
+            raise FetchError("files were let go of before they were taken", hint="ask for them again")
         return [
             path if file.span is None or origin_of(path) is None else RemoteFile(self._client, file, path, self)
-            for file, path in zip(self._files, self.take(), strict=True)
+            for file, path in zip(self._files, paths, strict=True)
         ]
 
     def follow_up(self) -> bool:

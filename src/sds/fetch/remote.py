@@ -14,11 +14,12 @@ import os
 import time
 from collections import OrderedDict
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from sds.errors import CacheError, FetchError, IntegrityError, SdsError
 from sds.fetch.protocol import File
-from sds.fetch.spans import Origin, block, blocks_between, origin_of
+from sds.fetch.spans import HEAD, block, blocks_between, origin_of
+from sds.fetch.stream import RemoteStream
 from sds.units import format_bytes
 from sds.urls import redact
 
@@ -32,11 +33,14 @@ log = logging.getLogger("sds.fetch")
 _MAX_HELD = 64  # blocks in memory: 16 MB of the usual ones
 _MAX_AHEAD = 8  # blocks that are read at once where reading goes on and on
 _MAX_SHARE = 0.5  # of the object: past that, the rest is fetched too
+_MAX_FILLED = 0.25  # of the cache, by one object that is fetched whole although it was not meant to be
 _MAX_JUMPS = 16  # to places that nobody foresaw: an index that is strewn over the object costs a request for each piece
 
 
 class RemoteFile(os.PathLike[str]):
     """An object that is read by ranges. Whoever opens it as a path gets the whole object, fetched at that moment.
+
+    It is no text: `str()` of it is the URL. A whole copy that was in the cache from the start comes as one too (`at`).
 
     Attributes:
         url: of the object.
@@ -44,33 +48,59 @@ class RemoteFile(os.PathLike[str]):
         size: of the object, in bytes.
         error: the first failure to get bytes of it: a decoder that reads may have taken it for the end of the file.
         waited_s: how long its readers waited for bytes.
+        is_ranged: it began with a part, not with a whole copy.
+        fell_back: it was fetched whole after that.
     """
 
     def __init__(self, client: FetchClient, file: File, head: str, ticket: Ticket) -> None:
         origin = origin_of(head)
         assert origin is not None and file.span is not None, "a whole object is read from its path"
-        self.url = file.url
-        self.name = redact(file.url)
-        self.size = origin.size
-        self.error: SdsError | None = None
-        self.waited_s = 0.0
+        self._begin(file.url, origin.size, is_ranged=True)
         self._client = client
         self._file = file
         self._origin = origin
-        self._block = file.span[1]  # the size of all
+        self._block = file.span[1]
         self._ticket = ticket  # holds the whole object, if it comes to that
-        self._path: str | None = None
-        self._held: OrderedDict[int, bytes] = OrderedDict()
         self._seen: set[int] = set()
+        self._foreseen: dict[int, None] = {}  # what will be read soon, in this order
         self._num_jumps = 0
         limit = client.options.limit
+        self._may_fit = limit is None or self.size <= _MAX_FILLED * limit
         self._most = (
             _MAX_HELD // 2 if limit is None else min(_MAX_HELD // 2, max(1, limit // self._block // 8))
         )  # at once
-        self._next = 0  # the block that a reader who goes on and on needs next
+        self._next = 1  # the block that a reader who goes on and on needs next
         self._num_ahead = 1
         self._keep(0, _read(head, file.span))
         client.tally.count("range_reads")
+
+    @classmethod
+    def at(cls, path: str, url: str, size: int) -> RemoteFile:
+        """An object that is here whole, at a path that is good while the sample's files are held."""
+        file = cls.__new__(cls)
+        file._begin(url, size, is_ranged=False)
+        file._path = path
+        return file
+
+    def _begin(self, url: str, size: int, *, is_ranged: bool) -> None:
+        self.url = url
+        self.name = redact(url)
+        self.size = size
+        self.error: SdsError | None = None
+        self.waited_s = 0.0
+        self.is_ranged = is_ranged
+        self.fell_back = False
+        self._block = HEAD[1]  # the size of all
+        self._path: str | None = None
+        self._held: OrderedDict[int, bytes] = OrderedDict()
+
+    if not TYPE_CHECKING:  # there, an attribute that is not known is to be an error
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise AttributeError(
+                f"'RemoteFile' object has no attribute {name!r}: it is an object of a store that is read by ranges, no "
+                "text; use os.fspath() for a path (which fetches all of it), or say remote='whole' to the decoder"
+            )
 
     def __fspath__(self) -> str:
         return self.fetch_whole("it is opened as a path")
@@ -91,7 +121,7 @@ class RemoteFile(os.PathLike[str]):
 
         Tolerant: where bytes cannot be had it seems to end, for callers that cannot raise; `error` tells the truth.
         """
-        return _Stream(self, is_tolerant)
+        return RemoteStream(self, is_tolerant)
 
     def read_at(self, start: int, length: int) -> bytes:
         """Bytes from a place on; fewer where the object ends, or if they are more than it holds in memory.
@@ -108,12 +138,7 @@ class RemoteFile(os.PathLike[str]):
             if number in self._held:
                 self._held.move_to_end(number)  # what comes in must not push it out
         if missing:
-            goes_on = missing[0] == self._next
-            self._num_ahead = min(2 * self._num_ahead, _MAX_AHEAD) if goes_on else 1
-            self._num_jumps += not goes_on
-            ahead = range(wanted[-1] + 1, min(missing[0] + self._num_ahead, self.num_blocks))
-            self._next = max(wanted[-1], *ahead, 0) + 1
-            wanted_soon = [*missing, *(number for number in ahead if number not in self._held)]
+            wanted_soon = [*missing, *self._ahead(missing[0], wanted[-1])]
             for first in range(0, len(missing), self._most):
                 self._fetch(wanted_soon[first:])
                 if self._path is not None:
@@ -122,15 +147,28 @@ class RemoteFile(os.PathLike[str]):
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def expect(self, ranges: Iterable[tuple[int, int]]) -> None:
-        """Fetches what will be read soon, all of it at once, as far as it can be held."""
-        wanted = dict.fromkeys(
+        """Fetches what will be read soon, all of it at once, as far as it can be held; the rest when it is met."""
+        if self._path is not None:
+            return
+        self._foreseen = dict.fromkeys(
             number
             for start, stop in ranges
             for number in blocks_between(max(0, start), min(stop, self.size), self._block)
         )
-        missing = [number for number in wanted if number not in self._held]
-        if missing and self._path is None:
+        missing = [number for number in self._foreseen if number not in self._held]
+        if missing:
             self._fetch(missing)
+
+    def _ahead(self, first: int, last: int) -> list[int]:
+        """What to fetch along with the blocks from `first` to `last`, of which the first one is missing."""
+        if first in self._foreseen:
+            return [number for number in self._foreseen if number > last and number not in self._held]
+        goes_on = first == self._next
+        self._num_ahead = min(2 * self._num_ahead, _MAX_AHEAD, self._most) if goes_on else 1
+        self._num_jumps += not goes_on and first - 1 not in self._foreseen  # an index tells roughly where a frame ends
+        ahead = range(last + 1, min(first + self._num_ahead, self.num_blocks))
+        self._next = max(last, *ahead, 0) + 1
+        return [number for number in ahead if number not in self._held]
 
     @property
     def num_blocks(self) -> int:
@@ -140,30 +178,38 @@ class RemoteFile(os.PathLike[str]):
     def fetch_whole(self, reason: str) -> str:
         """Fetches the whole object, to be read from there on; its path, good while the sample's files are held."""
         if self._path is None:
-            tally = self._client.tally
-            tally.count("range_fallbacks")
+            self.fell_back = True
+            self._client.tally.count("range_fallbacks")
             if not self._client.has_told_fallback:
                 self._client.has_told_fallback = True
                 log.info("fetched whole, not by ranges, since %s: %s (said once)", reason, self.name)
             (path,) = self._take(self._ask([File(self._file.url, self._file.version)]), 1)
-            found = os.stat(path).st_size
-            if found != self.size:
-                raise self._changed(f"{format_bytes(found)} where there were {format_bytes(self.size)}")
-            self._path = path
-            self._held.clear()
+            self._adopt(path)
+            return path
         return self._path
 
     def close(self) -> None:
         """Lets go of the bytes in memory."""
         self._held.clear()
 
+    def _adopt(self, path: str) -> None:
+        """Goes on with a whole copy, if it is the object that was read so far, as far as that can be told."""
+        found = os.stat(path).st_size
+        if found != self.size:
+            raise self._changed(f"{format_bytes(found)} where there were {format_bytes(self.size)}")
+        for number, data in self._held.items():
+            if _read(path, block(number, self._block)) != data:
+                raise self._changed("the whole of it is of another version than the parts")
+        self._path = path
+        self._held.clear()
+
     def _fetch(self, numbers: list[int]) -> None:
         numbers = numbers[: self._most]
         self._seen.update(numbers)
-        if len(self._seen) * self._block > _MAX_SHARE * self.size:
+        if self._may_fit and len(self._seen) * self._block > _MAX_SHARE * self.size:
             self.fetch_whole(f"more than {_MAX_SHARE:.0%} of it is read")
             return
-        if self._num_jumps > _MAX_JUMPS:
+        if self._may_fit and self._num_jumps > _MAX_JUMPS:
             self.fetch_whole(f"a clip is found only by reading at more than {_MAX_JUMPS} places")
             return
         # one ticket for all of them: they come side by side
@@ -171,10 +217,13 @@ class RemoteFile(os.PathLike[str]):
         try:
             for number, path in zip(numbers, self._take(ticket, len(numbers)), strict=True):
                 origin = origin_of(path)
-                if (origin or Origin(os.stat(path).st_size, self._origin.tag)) != self._origin:
+                if origin is None:
+                    self._adopt(path)
+                    return
+                if origin != self._origin:
                     raise self._changed("a part of it is of another version than the first one")
                 start, stop = block(number, self._block)
-                self._keep(number, _read(path, (start, stop), 0 if origin is None else start))
+                self._keep(number, _read(path, (start, stop), start))
         except SdsError:
             raise
         except OSError as error:
@@ -183,7 +232,8 @@ class RemoteFile(os.PathLike[str]):
                 CacheError(f"cached part cannot be read: {self.name}: {error.strerror}", hint=hint)
             ) from error
         finally:
-            self._ticket.drop(ticket)
+            if self._path is None:  # else it holds the whole copy
+                self._ticket.drop(ticket)
 
     def _ask(self, files: list[File]) -> Ticket:
         (ticket,) = self._client.submit([files])
@@ -228,46 +278,6 @@ class RemoteFile(os.PathLike[str]):
         hint = "somebody wrote to it: open the dataset again with revalidate='run', or clear the cache"
         message = f"object changed while it was read: {self.name}: {reason}"
         return self._failed(IntegrityError(message, hint=hint, url=self.name))
-
-
-class _Stream(io.RawIOBase):
-    """A place in a RemoteFile."""
-
-    def __init__(self, file: RemoteFile, is_tolerant: bool) -> None:
-        self._file = file
-        self._is_tolerant = is_tolerant
-        self._place = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._place
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self._file.size}[whence]
-        self._place = max(0, base + offset)
-        return self._place
-
-    def read(self, size: int | None = -1) -> bytes:
-        if size is None or size < 0:
-            return self.readall()
-        try:
-            data = self._file.read_at(self._place, size) if size and self._place < self._file.size else b""
-        except SdsError:
-            if not self._is_tolerant:
-                raise
-            data = b""
-        self._place += len(data)
-        return data
-
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]  # typing.Buffer is Python 3.12
-        data = self.read(len(buffer))
-        buffer[: len(data)] = data
-        return len(data)
 
 
 def _read(path: str, span: tuple[int, int], begins_at: int = 0) -> bytes:

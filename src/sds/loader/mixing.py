@@ -48,18 +48,21 @@ class Schedule:
         counts: turns of each stream in a meta-iteration.
         groups: for each stream the number of its group, from 0. Default: every stream is a group of its own.
         seed: what random kinds are drawn from.
+        number: of this schedule among those that follow each other: who draws first in a group moves on with it.
     """
 
     kind: str
     counts: tuple[int, ...]
     groups: tuple[int, ...] = ()
     seed: int = 0
+    number: int = 0
 
     def __post_init__(self) -> None:
         if self.length > _MAX_META_ITERATION and self.kind != "random":
             raise OptionError(
-                f"counts_precision makes a meta-iteration of {self.length} steps",
-                hint=f"at most {_MAX_META_ITERATION}: lower counts_precision, or use schedule='random'",
+                f"ratios and counts_precision make a meta-iteration of {self.length} steps",
+                hint=f"at most {_MAX_META_ITERATION}: divide ratios by their sum, lower counts_precision, or use "
+                "schedule='random'",
             )
 
     @property
@@ -118,8 +121,10 @@ class Schedule:
         In a meta-iteration a group has `turns * size` draws, and each member its exact share of them.
         """
         counts = [self.counts[i] for i in members]
-        # [n, size]; who draws first moves on from step to step, so that no rank gets one stream for good
-        draws = turns[:, None] * size + (np.arange(size) + steps[:, None]) % size
+        # [n, size]; who draws first moves on with the turn and with the meta-iteration: in `size` of them every rank
+        # has each draw once, and so its exact share
+        moved: IntArray = turns + rounds + self.number
+        draws = turns[:, None] * size + (np.arange(size) + moved[:, None]) % size
         total = size * sum(counts)
         if self.kind == "random":
             keys = [derive_key(self.seed, "mix", "rank", rank) for rank in range(size)]
@@ -207,18 +212,27 @@ class Mix:
             return [(0, tuple(given))]
         return [(step, tuple(ratios)) for step, ratios in given]
 
+    def from_step(self, step: int) -> list[Schedule]:
+        """The schedules of a step and of all phases after it, as far as they are known."""
+        begin, _ = self.phase(step)
+        later = [] if callable(self.ratios) else [start for start, _ in self.pieces if start > begin]
+        return [self.schedule(each) for each in [begin, *later]]
+
     def schedule(self, begin: int) -> Schedule:
         """The schedule of the phase that begins at a step."""
         schedule = self._phases.get(begin)
         if schedule is None:
+            number = 0
             if callable(self.ratios):
+                number = (begin - self.origin) // WINDOW
                 counts = apportion([float(ratio) for ratio in self.ratios(begin)], WINDOW)
+                counts = tuple(count // math.gcd(*counts) for count in counts)
             else:
                 counts = count_turns([r for start, r in self.pieces if start <= begin][-1], self.precision)
             # a fixed order is the same everywhere; another one is drawn anew for every phase
             is_same = begin == 0 or self.kind == "fixed_random_order"
             seed = self.seed if is_same else derive_key(self.seed, "phase", begin)
-            schedule = Schedule(self.kind, counts, self.groups, seed)
+            schedule = Schedule(self.kind, counts, self.groups, seed, number)
             while len(self._phases) > 3:  # another thread may forget the same one
                 self._phases.pop(next(iter(self._phases)), None)
             self._phases[begin] = schedule

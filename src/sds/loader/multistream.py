@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from sds.dataset.agree import Agreement
@@ -21,7 +22,7 @@ from sds.events import Stats, Tally
 from sds.loader.collate import check_collate, collate
 from sds.loader.making import Making, MakingOptions
 from sds.loader.mixing import SCHEDULES, Mix, Ratios
-from sds.loader.multistream_checks import checked_ratios, checked_streams, numbered_groups
+from sds.loader.multistream_checks import check_shares, checked_ratios, checked_streams, numbered_groups, used_streams
 from sds.loader.multistream_feed import MixFeed, Stream
 from sds.loader.multistream_options import StreamOptions
 from sds.loader.multistream_state import MixState, hashed
@@ -107,9 +108,9 @@ class MultiStreamDataLoader:
         groups = numbered_groups([stream.options for stream in self.streams])
         shares = checked_ratios(ratios, [stream.options for stream in self.streams], counts_precision)
         self._mix = Mix(schedule, shares, counts_precision, groups, shuffle_seed or 0)
-        self._check_shares()
+        check_shares(self._mix, stop, [stream.name for stream in self.streams])
         self._feed = MixFeed(
-            self.streams, self._mix, collate_fn or collate, stop=stop, world=self.world, used=self._used
+            self.streams, self._mix, collate_fn or collate, stop=stop, world=self.world, used=used_streams(self._mix)
         )
         self._check_rounds()
         self._making = Making(self._feed, options)
@@ -117,28 +118,10 @@ class MultiStreamDataLoader:
         self._agreement = Agreement()
         self._running: weakref.ref[Iterator[Any]] | None = None
         self._here: Cursor | None = None  # what was handed out; None: nothing yet
+        self._length: tuple[Any, int] | None = None  # of a pass, known by where it began
         self._goes_on = True  # whether the next iteration begins here, or where the current pass began
 
     # ---- what it was asked for --------------------------------------------------------------------------------------
-
-    def _check_shares(self) -> None:
-        """A stream that never comes again would keep a pass of 'all' from ending."""
-        if self.stop == "never" or callable(self._mix.ratios):
-            return
-        step, last = self._mix.pieces[-1]
-        never = [s.name for s, ratio, own in zip(self.streams, last, self._used, strict=True) if own and not ratio]
-        if never and self.stop == "all":
-            hint = "stop='first' or 'never', or leave it a share"
-            raise OptionError(
-                f"stop='all' never comes: stream {never[0]!r} has no share from step {step} on", hint=hint
-            )
-
-    @property
-    def _used(self) -> list[bool]:
-        """Which streams ever have a share."""
-        if callable(self._mix.ratios):
-            return [True] * len(self.streams)
-        return [any(ratios) for ratios in zip(*(ratios for _, ratios in self._mix.pieces), strict=True)]
 
     def _check_rounds(self) -> None:
         """Ranks of one step must make equally many batches."""
@@ -193,14 +176,18 @@ class MultiStreamDataLoader:
         """Batches of this rank in the current pass."""
         if self.stop == "never":
             raise TypeError("a mix that never stops has no length")
-        return self._feed.walk().num_items(self._cursor)
+        walk = self._feed.walk()
+        key = walk.begun(self._cursor), walk.mix.origin, walk.rank, walk.size
+        if self._length is None or self._length[0] != key:
+            self._length = key, walk.num_items(self._cursor)
+        return self._length[1]
 
     @property
     def _cursor(self) -> Cursor:
-        """What was handed out."""
+        """What was handed out; before anything was, datasets may still be told where to begin."""
         if self._here is None:
             places = tuple(Place(*stream.dataset.progress.coming()[:2]) for stream in self.streams)
-            self._here = Cursor(0, 0, 0, 0, places, (0,) * len(places))
+            return Cursor(0, 0, 0, 0, places, (0,) * len(places))
         return self._here
 
     def __iter__(self) -> Iterator[Batch]:
@@ -242,13 +229,15 @@ class MultiStreamDataLoader:
 
     def state_dict(self) -> dict[str, Any]:
         """Where delivery stands: a small JSON-able copy, the same on all ranks."""
-        return MixState.of(self._mix_key, self._mix.origin, self._cursor, self._datasets).to_dict()
+        cursor = self._cursor
+        rounds = self._feed.walk().rounds_at(cursor.step) if cursor.round else 0
+        return MixState.of(self._mix_key, self._mix.origin, cursor, self._datasets, rounds).to_dict()
 
     def load_state_dict(self, state: dict[str, Any], *, strict: bool = True) -> None:
         """The next iteration goes on where the state says, on any number of ranks and workers.
 
         With other ratios or another schedule, every stream goes on where it was, and the first meta-iteration of the
-        new schedule begins there.
+        new schedule begins there. In the midst of a turn that has other rounds now, as much of them is left as was.
 
         Args:
             state: what `state_dict()` returned.
@@ -263,8 +252,11 @@ class MultiStreamDataLoader:
         cursor = loaded.adopt(self._datasets, self._cursor)
         is_same = loaded.mix == self._mix_key
         if not is_same and cursor.round:  # the turn that was under way is not in the new schedule
-            cursor = Cursor(cursor.step + 1, 0, cursor.epoch, cursor.begun_at, cursor.places, cursor.since)
+            cursor = replace(cursor, step=cursor.step + 1, round=0)
         self._mix = self._feed.mix = self._mix.begun_at(loaded.origin if is_same else cursor.step)
+        if cursor.round and loaded.rounds:
+            rounds = self._feed.walk().rounds_at(cursor.step)
+            cursor = replace(cursor, round=min(cursor.round * rounds // loaded.rounds, rounds - 1))
         self._here, self._goes_on = cursor, True
 
     def stats(self) -> Stats:
@@ -284,6 +276,12 @@ class MultiStreamDataLoader:
         running = None if self._running is None else self._running()
         if running is not None:
             running.close()  # type: ignore[attr-defined]  # a generator
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_running": None, "_tally": None, "_agreement": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _tally=Tally(), _agreement=Agreement())
 
     def __enter__(self) -> MultiStreamDataLoader:  # noqa: PYI034 (typing.Self is Python 3.11)
         return self

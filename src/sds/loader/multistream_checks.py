@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from sds.dataset.options import check_count
 from sds.dataset.ordered import check_dataset
 from sds.errors import OptionError
-from sds.loader.mixing import Ratios
+from sds.loader.mixing import Mix, Ratios
 from sds.loader.multistream_feed import Stream
 from sds.loader.multistream_options import StreamOptions, check_ratio, made_options
 
-__all__ = ["checked_ratios", "checked_streams", "numbered_groups"]
+__all__ = ["check_shares", "checked_ratios", "checked_streams", "numbered_groups", "used_streams"]
 
 
 def checked_streams(datasets: Any, stream_opts: Any) -> list[Stream]:
@@ -55,14 +56,31 @@ def _check_ratios(ratios: Any, names: Sequence[str]) -> None:
         raise OptionError("ratios are all 0", hint="give at least one stream a ratio above 0")
 
 
+@dataclass(frozen=True)
+class _Function:
+    """Ratios as a function of the step, each of whose answers is checked."""
+
+    given: Callable[[int], Sequence[float]]
+    names: tuple[str, ...]
+
+    def __call__(self, step: int) -> Sequence[float]:
+        ratios = self.given(step)
+        try:
+            _check_ratios(ratios, self.names)
+        except OptionError as error:
+            raise OptionError(f"at step {step}: {error.message}", hint=error.hint) from None
+        return ratios
+
+
 def checked_ratios(given: Ratios | None, options: Sequence[StreamOptions], precision: int) -> Ratios:
     """The ratios of a mix: a function of the step, or [(step, ratios), ...]."""
     names = [each.name for each in options]
     if given is None:
         given = [each.ratio for each in options]
     if callable(given):
-        _check_ratios(given(0), names)
-        return given
+        function = _Function(given, tuple(names))
+        function(0)
+        return function
     pieces: Any = list(given)
     if pieces and not isinstance(pieces[0], tuple | list):
         pieces = [(0, pieces)]
@@ -78,3 +96,25 @@ def checked_ratios(given: Ratios | None, options: Sequence[StreamOptions], preci
                 hint = "raise counts_precision, or give it 0"
                 raise OptionError(f"ratio of stream {name!r} is 0 in {precision} decimals: {ratio}", hint=hint)
     return [(step, tuple(ratios)) for step, ratios in pieces]
+
+
+def used_streams(mix: Mix) -> list[bool]:
+    """Which streams ever have a share."""
+    if callable(mix.ratios):
+        return [True] * len(mix.groups)
+    return [any(ratios) for ratios in zip(*(ratios for _, ratios in mix.pieces), strict=True)]
+
+
+def check_shares(mix: Mix, stop: str, names: Sequence[str]) -> None:
+    """Every phase has a schedule; and no stream keeps a pass of 'all' from ending, since it never comes again."""
+    if callable(mix.ratios):
+        return
+    for step, _ in mix.pieces:
+        mix.schedule(step)
+    step, last = mix.pieces[-1]
+    never = [name for name, ratio, used in zip(names, last, used_streams(mix), strict=True) if used and not ratio]
+    if never and stop == "all":
+        raise OptionError(
+            f"stop='all' never comes: stream {never[0]!r} has no share from step {step} on",
+            hint="stop='first' or 'never', or leave it a share",
+        )

@@ -2,7 +2,7 @@
 
 Every stream fetches ahead in its own window, so that one whose files come slowly has been asked for them long before
 its turn, and takes nothing from the others. Windows are sized by the streams' shares: together they are about as far
-ahead as the window of one dataset.
+ahead as one or two windows of a dataset.
 """
 
 from __future__ import annotations
@@ -87,6 +87,7 @@ class MixFeed:
             rank,
             size,
             self._stop,
+            tuple(stream.name for stream in self.streams),
         )
 
     def steps(self, start: Sequence[int], worker: int, num_workers: int) -> Iterator[StepJob]:
@@ -122,14 +123,18 @@ class MixFeed:
         return StepJob(number, slots, stream.options.collate_fn or self._collate, stream.name)
 
     def _windows(self, walk: Walk, step: int, num_workers: int) -> list[tuple[int, int | None]]:
-        """How far each stream fetches ahead: its share of what it would alone, but two batches at least."""
-        counts = walk.mix.schedule(walk.mix.phase(step)[0]).counts
-        taken = [count * batch * rounds for count, batch, rounds in zip(counts, walk.batches, walk.rounds, strict=True)]
+        """How far each stream fetches ahead: its share of what it would alone, now or in a phase to come.
+
+        But no less than an equal share, since a stream that seldom comes may be slow, and no less than two batches.
+        """
+        per_turn = np.asarray(walk.batches) * np.asarray(walk.rounds)
+        taken = np.asarray([schedule.counts for schedule in walk.mix.from_step(step)]) * per_turn  # [phases, streams]
+        shares = (taken / taken.sum(1, keepdims=True)).max(0)
+        least = 1 / sum(rounds > 0 for rounds in walk.rounds)
         found: list[tuple[int, int | None]] = []
-        for stream, batch, number in zip(self.streams, walk.batches, taken, strict=True):
+        for stream, batch, share in zip(self.streams, walk.batches, shares.tolist(), strict=True):
             ahead, refill_below = stream.dataset.window_of(num_workers)
-            share = number / sum(taken)
-            found.append((min(ahead, max(2 * batch, math.ceil(ahead * share))), refill_below))
+            found.append((max(2 * batch, math.ceil(ahead * max(share, least))), refill_below))
         return found
 
 

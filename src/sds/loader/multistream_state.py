@@ -45,6 +45,7 @@ class MixState(msgspec.Struct, frozen=True):
         epoch: passes that are complete.
         begun_at: the step at which the current pass began.
         streams: by name.
+        rounds: the batches that the turn under way has; 0: unknown, or none is under way.
     """
 
     mix: str
@@ -54,15 +55,18 @@ class MixState(msgspec.Struct, frozen=True):
     epoch: _Count
     begun_at: _Count
     streams: dict[str, StreamState]
+    rounds: _Count = 0
 
     @classmethod
-    def of(cls, mix: str, origin: int, cursor: Cursor, datasets: Mapping[str, OrderedDataset]) -> MixState:
-        """The state at a cursor."""
+    def of(
+        cls, mix: str, origin: int, cursor: Cursor, datasets: Mapping[str, OrderedDataset], rounds: int = 0
+    ) -> MixState:
+        """The state at a cursor, in a turn of so many rounds."""
         streams = {}
         for (name, dataset), place, since in zip(datasets.items(), cursor.places, cursor.since, strict=True):
             key = dataset.plan_key
             streams[name] = StreamState(hash_key(key), key.rows, key.seed, place.epoch, place.position, since)
-        return cls(mix, origin, cursor.step, cursor.round, cursor.epoch, cursor.begun_at, streams)
+        return cls(mix, origin, cursor.step, cursor.round, cursor.epoch, cursor.begun_at, streams, rounds)
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-able copy."""

@@ -13,12 +13,15 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sds.errors import OptionError
 from sds.loader.mixing import Mix
 from sds.plan.bijection import IntArray
 
 __all__ = ["Cursor", "Item", "Place", "Walk"]
 
 _BLOCK = 256  # steps whose choices are computed at once
+_LONG_BLOCK = 2048  # the same, where they are only counted
+_PATIENCE = 1_000_000  # steps in which a stream has no turn, after which it is taken to have none any more
 
 
 class Place(NamedTuple):
@@ -94,6 +97,7 @@ class Walk:
         rank: this rank.
         size: how many there are.
         stop: 'never', 'first' or 'all'.
+        names: of the streams, for errors.
     """
 
     mix: Mix
@@ -103,6 +107,7 @@ class Walk:
     rank: int
     size: int
     stop: str
+    names: tuple[str, ...] = ()
 
     def items(self, cursor: Cursor) -> Iterator[Item]:
         """The batches from a cursor on; those of one pass, if the mix stops."""
@@ -172,26 +177,69 @@ class Walk:
             return any(since[i] >= goals[i] for i in next_takers)
         return all(since[i] >= goals[i] for i, num_rounds in enumerate(self.rounds) if num_rounds)
 
+    def rounds_at(self, step: int) -> int:
+        """Batches of this rank in a turn."""
+        return self.rounds[int(self.mix.choices(step, 1, self.size)[0, self.rank])]
+
     def num_items(self, cursor: Cursor) -> int:
-        """Batches of this rank in the whole pass that the cursor is in."""
+        """Batches of this rank in the whole pass that the cursor is in.
+
+        Whole meta-iterations hold known counts; only those at the pass's beginning and end are looked into.
+        """
         begun = self.begun(cursor)
-        goals = [self.length(i, place.epoch) for i, place in enumerate(begun.places)]
+        goals = np.asarray([self.length(i, place.epoch) for i, place in enumerate(begun.places)])
         rounds, per_turn = np.asarray(self.rounds), np.asarray(self.batches) * np.asarray(self.rounds)
-        used = rounds > 0
-        since, found, step = np.zeros(len(goals), np.int64), 0, begun.step
+        since, found, step = np.zeros_like(goals), 0, begun.step
+        last = np.full_like(goals, step)  # the step up to which each stream had turns
         while True:
-            chosen = self.mix.choices(step, _BLOCK, self.size)  # [n, size]
+            begin, end = self.mix.phase(step)
+            schedule = self.mix.schedule(begin)
+            count = _LONG_BLOCK
+            if schedule.kind != "random":
+                counts, sub = np.asarray(schedule.counts), (step - begin) % schedule.length
+                room = _PATIENCE if end is None else (end - step) // schedule.length
+                num = 0 if sub else self._num_whole(goals - since, counts * per_turn * self.size, room)
+                if num:
+                    since, found = since + num * counts * per_turn * self.size, found + num * int(counts @ rounds)
+                    step += num * schedule.length
+                    last[counts > 0] = step
+                    self._check_turns(since < goals, step - last)
+                    continue
+                count = min(count, schedule.length - sub)
+            chosen = self.mix.choices(step, count, self.size)  # [n, size]
             taken = np.stack([(chosen == i).sum(1) for i in range(len(goals))], axis=1) * per_turn  # [n, streams]
             so_far = since + np.cumsum(taken, axis=0)
             num_rounds = np.cumsum(rounds[chosen[:, self.rank]])
             if self.stop == "first":  # the pass is over before this turn
                 over = ((so_far - taken >= goals) & (taken > 0)).any(1)
             else:  # after this one
-                over = (so_far >= goals)[:, used].all(1)
+                over = (so_far >= goals)[:, rounds > 0].all(1)
             if over.any():
                 turn = int(over.argmax()) - (self.stop == "first")
                 return found + (int(num_rounds[turn]) if turn >= 0 else 0)
-            found, since, step = found + int(num_rounds[-1]), so_far[-1], step + _BLOCK
+            found, since, step = found + int(num_rounds[-1]), so_far[-1], step + count
+            last[taken.any(0)] = step
+            self._check_turns(since < goals, step - last)
+
+    def _num_whole(self, left: IntArray, per_round: IntArray, room: int) -> int:
+        """How many of the next meta-iterations the pass surely outlasts, given what is left of each stream."""
+        comes = per_round > 0
+        if self.stop == "first":
+            return max(0, min(room, int((left[comes] // per_round[comes]).min())))
+        if ((left > 0) & ~comes & (np.asarray(self.rounds) > 0)).any():
+            return room
+        return max(0, min(room, int(((left[comes] - 1) // per_round[comes]).max())))
+
+    def _check_turns(self, is_left: IntArray, idle: IntArray) -> None:
+        """With 'all', a stream that never comes again would keep a pass from ending."""
+        waits = is_left & (idle >= _PATIENCE) & (np.asarray(self.rounds) > 0)
+        if self.stop == "all" and waits.any():
+            k = int(waits.argmax())
+            raise OptionError(
+                f"stop='all' does not come: stream {self.names[k] if self.names else k!r} has no turn in "
+                f"{_PATIENCE:,} steps",
+                hint="stop='first' or 'never', or let ratios leave it a share",
+            )
 
 
 def _counted(chosen: IntArray) -> dict[int, int]:

@@ -111,12 +111,15 @@ class ThreadedBatches:
 
     def _too_late(self) -> FetchTimeout:
         words, key, url = self._waits_for()
-        return FetchTimeout(
+        late = next((step.job.stream for step in list(self._making)), None)
+        error = FetchTimeout(
             f"no batch in {self._timeout_s:g} s: {words}",
             hint="is the store slow, or a transform stuck? raise the loader's timeout, or leave it out",
             url=url,
             key=key,
         )
+        name_stream(error, late)
+        return error
 
     def close(self) -> None:
         """Ends the threads."""

@@ -14,7 +14,7 @@ import torch
 
 from sds.tensors.layout import DTYPES, Slot, unpack
 
-__all__ = ["LazyBlock", "LazyTensor", "realize"]
+__all__ = ["LazyBlock", "LazyTensor", "blocks_in", "realize"]
 
 
 class Reader(Protocol):
@@ -197,6 +197,13 @@ def _read(tensors: list[LazyTensor], keep: bool) -> list[Any]:
         tensor = unpack(each._slot, data[id(each._block)])
         values.append(tensor.numpy() if each._is_array else tensor)
     return values
+
+
+def blocks_in(value: Any) -> list[LazyBlock]:
+    """The blocks of all lazy tensors in a sample; whoever has their bytes may fill in `data`, and nothing is read."""
+    lazy: dict[int, LazyTensor] = {}
+    _collect(value, lazy)
+    return list({id(each._block): each._block for each in lazy.values()}.values())
 
 
 def _collect(value: Any, found: dict[int, LazyTensor]) -> None:

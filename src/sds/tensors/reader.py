@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple, overload
@@ -59,6 +59,7 @@ class TensorCache(Sequence[Any]):
         verify: compare every block that is read with its hash.
         storage_options: endpoint, region, keys, ... for remote caches.
         dst: where columns of remote caches are kept. Default: a folder in the user's cache folder.
+        client: fetches for a remote cache. Default: a client of its own, made of `dst` and `storage_options`.
 
     Raises:
         TensorCacheError: there is no cache, or one of another version.
@@ -74,6 +75,7 @@ class TensorCache(Sequence[Any]):
         verify: bool = False,
         storage_options: dict[str, Any] | None = None,
         dst: str | os.PathLike[str] | None = None,
+        client: FetchClient | None = None,
     ) -> None:
         if access not in ("pread", "mmap"):
             raise OptionError(f"access is unknown: {access!r}", hint="'pread' or 'mmap'")
@@ -83,7 +85,7 @@ class TensorCache(Sequence[Any]):
         self._place: Place
         if is_remote(self.path):
             folder = _folder_of(self.path) if dst is None else Path(dst)
-            client = FetchClient(FetchOptions(dst=str(folder), settings=dict(storage_options or {})))
+            client = client or FetchClient(FetchOptions(dst=str(folder), settings=dict(storage_options or {})))
             self._place = RemotePlace(self.path, client, folder / "columns")
         else:
             self._place = LocalPlace(local_path(self.path))
@@ -266,6 +268,35 @@ class TensorCache(Sequence[Any]):
                 raise corrupt(columns.name, "a sample of a bucket that is not there")
             parts.append(np.array(numbers, np.int64)[mine])
         return np.concatenate(parts), infos
+
+    @property
+    def shard_names(self) -> list[str]:
+        """The shards that are shown, in their order. A name has the hash of what is in it."""
+        return [facts.name for facts in self._shards]
+
+    def read_texts(self) -> Iterator[tuple[list[str], list[bytes]]]:
+        """Keys and skeletons of all samples, a shard at a time. Reads no tensor."""
+        for shard in range(len(self._shards)):
+            columns, rows = self._open(shard), self._rows(shard).tolist()
+            yield [columns.key(row) for row in rows], [columns.skeleton(row) for row in rows]
+
+    def spans(self, position: int, max_gap: int = 256 << 10) -> tuple[str, list[tuple[int, int]]]:
+        """The shard of a sample, and the ranges of bytes of its file that hold the tensors; neighbours are one."""
+        shard, row = self._locate(position)
+        columns = self._open(shard)
+        starts, _ = columns.blocks_of(row)
+        spans: list[tuple[int, int]] = []
+        for start, size in sorted(zip(starts, columns.bucket_of(row).blocks, strict=True)):
+            begin, end = columns.data_start + start, columns.data_start + start + size
+            if spans and begin <= spans[-1][1] + max_gap:
+                spans[-1] = spans[-1][0], max(end, spans[-1][1])
+            elif size:
+                spans.append((begin, end))
+        return columns.name, spans
+
+    def columns_of(self, position: int) -> Columns:
+        """The columns of a sample's shard."""
+        return self._open(self._locate(position)[0])
 
     def verify(self) -> None:
         """Reads everything and compares it with its hashes. ShardCorrupt names the first shard that differs."""

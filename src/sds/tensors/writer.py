@@ -264,7 +264,8 @@ class TensorCacheWriter:
         return TensorCacheError(f"tensor cache cannot be written: {self.path}: {error}", hint=hint, url=str(self.path))
 
     def __del__(self) -> None:
-        if not getattr(self, "_is_closed", True):
+        # in a forked child it is the parent's, and so is its lock, which a thread may have held at that moment
+        if not getattr(self, "_is_closed", True) and os.getpid() == self._pid:
             self.abandon()
 
     def __enter__(self) -> TensorCacheWriter:  # noqa: PYI034 - typing.Self is not in Python 3.10

@@ -21,6 +21,7 @@ from sds.transforms.image import (
 )
 from sds.transforms.latents import SampleImageLatent, SampleVideoLatent
 from sds.transforms.metadata import ClassNameToID, ExtractSubfield, LoadJson, OneHotEncode
+from sds.transforms.remember import Remember
 from sds.transforms.resize import FlipImage, ResizeImage
 from sds.transforms.source import LoadFromDisk
 from sds.transforms.tensorfiles import LoadTensors
@@ -73,4 +74,5 @@ __all__ = [
     "MapValue",
     "MergeDictField",
     "RenameFields",
+    "Remember",
 ]

@@ -103,8 +103,6 @@ class DecodeAudio(SampleTransform):
         try:
             with open_audio(media) as reader:
                 clip = self._clip(reader, sample)
-            if (missing := unread(media)) is not None:
-                raise missing  # the decoder took it for the end of the file
         except SampleError:
             raise
         except Exception as error:  # the boundary to foreign decoders, which raise anything
@@ -112,6 +110,8 @@ class DecodeAudio(SampleTransform):
                 raise missing from error
             reason = str(error).strip() or type(error).__name__
             raise decode_error(sample, "audio", reason, field=self.input_field, path=path) from error
+        if (missing := unread(media)) is not None:
+            raise missing  # the decoder took it for the end of the file
         sample[self.output_field] = torch.from_numpy(within_scale(clip.waveform))  # [c, t]
         if self.original_sr_output_field is not None:
             sample[self.original_sr_output_field] = clip.sample_rate

@@ -41,6 +41,8 @@ _RANGE_SIZE = 1 << 15  # of a remote file: what is read beyond the need may be o
 def locate(sample: Sample, field: str, kind: str) -> tuple[Media, str | None]:
     """Returns (media, path); the path is None if the field held the bytes themselves, a URL for a remote file.
 
+    A remote file that is here whole is read from its path.
+
     Raises:
         DecodeError: there is no such file, or it is empty, a folder or a pipe.
     """
@@ -50,7 +52,7 @@ def locate(sample: Sample, field: str, kind: str) -> tuple[Media, str | None]:
             raise decode_error(sample, kind, "it is empty", field=field)
         return bytes(value), None
     if isinstance(value, RemoteFile):
-        return value, value.name
+        return (value if value.path is None else value.path), value.name
     if not isinstance(value, str | os.PathLike):
         hint = "the field must hold a path or bytes; is the column in columns_to_download?"
         raise decode_error(sample, kind, f"it is of type {type(value).__name__}", field=field, hint=hint)
@@ -90,7 +92,7 @@ def open_container(media: Media, extra: str = "video") -> Iterator[av.container.
     """Opens it for as long as the block runs. Raises whatever PyAV does for what is no media file."""
     av = load_package("av", extra)
     if isinstance(media, RemoteFile) and media.path is not None:
-        media = media.path  # it was fetched whole
+        media = media.path  # it is here whole
     # without "file:", a name such as "concat:a|b" or "http:..." would be an address
     source: Any = f"file:{os.path.abspath(media)}" if isinstance(media, str) else open_media(media)
     size = _RANGE_SIZE if isinstance(media, RemoteFile) else _READ_SIZE

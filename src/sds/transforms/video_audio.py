@@ -131,7 +131,7 @@ class DecodeVideoAndAudio(SampleTransform):
             media, path = locate(sample, field, "audio")
         try:
             with open_audio(media) if is_apart else open_track(media, clip.offset) as reader:
-                return _span(reader, clip.start, clip.end), reader.sample_rate
+                sound, sample_rate = _span(reader, clip.start, clip.end), reader.sample_rate
         except SampleError:
             raise
         except Exception as error:  # the boundary to foreign decoders, which raise anything
@@ -142,6 +142,9 @@ class DecodeVideoAndAudio(SampleTransform):
                 return np.zeros((1, length), np.float32), _SILENT_RATE
             reason = str(error).strip() or type(error).__name__
             raise decode_error(sample, "audio", reason, field=field, path=path) from error
+        if (missing := unread(media)) is not None:
+            raise missing  # the decoder took it for the end of the file
+        return sound, sample_rate
 
 
 def _span(reader: AudioReader, start: float, end: float) -> npt.NDArray[np.float32]:

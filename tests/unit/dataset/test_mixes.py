@@ -136,6 +136,16 @@ class TestAsADataset:
             assert "member 1:" in ds.explain() and "rows: 5" in ds.explain()
 
 
+def test_it_holds_no_more_of_a_cache_than_its_members_may(make):
+    """Paths of samples that were handed out must not fill a cache that the next ones need."""
+    large, small, free = (make(cache_limit=limit) for limit in ("8mb", "4kb", None))
+    for mix in (sds.interleave, sds.concatenate):
+        assert mix([large, small])._lease_bytes(1) * 2 <= small._lease_bytes(1)
+        assert mix([large, free])._lease_bytes(2) <= large._lease_bytes(2)
+        assert mix([mix([large, small]), free])._lease_bytes(1) <= small._lease_bytes(1)
+        assert mix([free, free])._lease_bytes(1) is None
+
+
 class TestErrors:
     def test_a_state_of_another_mix_names_the_member(self, parts, make):
         state = sds.interleave(parts()).state_dict()

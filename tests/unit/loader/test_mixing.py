@@ -102,8 +102,9 @@ class TestSchedules:
         assert (schedule.choices(far, size) == np.stack([schedule.choices(far[[k]], size)[0] for k in range(5)])).all()
 
     def test_a_meta_iteration_without_end_is_refused(self):
-        with pytest.raises(OptionError, match="counts_precision"):
+        with pytest.raises(OptionError, match="counts_precision") as caught:
             Schedule("consecutive", (10**9, 1))
+        assert "divide ratios by their sum" in caught.value.hint
         Schedule("random", (10**9, 1)).choices(np.arange(5))
 
 
@@ -134,6 +135,22 @@ class TestGroups:
         so_far = np.eye(3)[chosen].sum(1).cumsum(0)  # [n, streams]: batches after each step, over all ranks
         assert np.abs(so_far - np.arange(1, 61)[:, None] * 4 * np.array([0.7, 0.2, 0.1])).max() <= 1
         assert all(len(set(chosen[:, rank].tolist())) == 3 for rank in range(4)), "every rank gets to see them all"
+
+    @pytest.mark.parametrize("kind", [kind for kind in EXACT if kind != "random_order"])
+    @pytest.mark.parametrize("counts", [(7, 1), (3, 1), (5, 3), (2, 1, 1)])
+    @pytest.mark.parametrize("size", [2, 4, 8])
+    def test_every_rank_has_its_exact_share_in_as_many_meta_iterations_as_ranks(self, kind, counts, size):
+        steps = np.arange(size * sum(counts))
+        chosen = Schedule(kind, counts, (0,) * len(counts), seed=3).choices(steps, size)
+        for rank in range(size):
+            assert np.bincount(chosen[:, rank]).tolist() == [size * count for count in counts]
+
+    @pytest.mark.parametrize("kind", ["fixed_random_order", *EVEN])
+    @pytest.mark.parametrize("ratios", [(7, 1), (2, 1)])
+    def test_also_where_ratios_are_a_function(self, kind, ratios):
+        chosen = Mix(kind, lambda step: ratios, groups=(0, 0), seed=3).choices(0, 4 * WINDOW, 4)
+        counts = apportion(ratios, WINDOW)
+        assert all(np.bincount(chosen[:, rank]).tolist() == [4 * count for count in counts] for rank in range(4))
 
 
 class TestPhases:
@@ -229,6 +246,22 @@ class TestWalk:
             assert made.num_items(items[len(items) // 2].after) == len(items)
             assert made.begun(items[len(items) // 2].after) == cursor
             cursor = items[-1].after
+
+    @pytest.mark.parametrize("kind", EXACT)
+    def test_the_length_of_a_long_pass_is_known_at_once(self, kind):
+        mix = Mix(kind, (7, 2, 1), groups=(0, 1, 2), seed=1)
+        made = Walk(mix, (1, 1, 1), (1, 1, 1), lambda i, epoch: (7, 2, 1)[i] * 10**8, 0, 1, "all")
+        assert made.num_items(START) == 10**9
+
+    def test_a_pass_that_never_ends_has_no_length(self):
+        def ratios(step):
+            return (1.0, 1.0, 0.0) if step < 5000 else (1.0, 0.0, 0.0)
+
+        lengths = (10, 7, 10)
+        made = Walk(Mix("fixed_random_order", ratios), (1,) * 3, (1,) * 3, lambda i, e: lengths[i], 0, 1, "all", "abc")
+        with pytest.raises(OptionError, match="stop='all' does not come: stream 'c'") as caught:
+            made.num_items(START)
+        assert caught.value.hint
 
     def test_a_stream_without_a_share_does_not_keep_a_pass_from_ending(self):
         made = Walk(Mix("round_robin", (1, 0)), (2, 2), (1, 0), lambda i, epoch: 5, 0, 1, "all")

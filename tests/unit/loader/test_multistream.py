@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import json
+import pickle
 from collections import Counter
 
 import pytest
 
 import sds
 import texts
-from sds.errors import OptionError, StateError, StateMismatch, TooManyFailures, TransformError
+from sds.errors import FetchTimeout, OptionError, StateError, StateMismatch, TooManyFailures, TransformError
 from sds.loader.mixing import SCHEDULES
 from sds.testing import Topology, check_resume
 
@@ -225,6 +226,44 @@ class TestState:
             take(loader, 25)
             assert len(json.dumps(loader.state_dict())) < 2048
 
+    @pytest.mark.parametrize(
+        ("before", "number", "after", "left"), [(2, 1, 1, 6), (1, 2, 2, 3), (1, 5, 2, 2), (1, 7, 8, 1), (2, 3, 2, 1)]
+    )
+    def test_in_the_midst_of_a_turn_goes_on_in_it_with_other_ranks(self, mixed, before, number, after, left):
+        """A turn of 16 samples has 16 // (2 * ranks) rounds; what is left of it is handed out, and no more."""
+
+        def one(ranks):
+            streams = {"a": {"batch_size": 16, "batch_gpu": 2 if ranks < 8 else 1}}
+            return mixed(names="a", ratios=(1,), streams=streams, world=sds.World(0, ranks))
+
+        first, second = one(before), one(after)
+        take(first, number)
+        second.load_state_dict(json.loads(json.dumps(first.state_dict())))
+        assert [batch.num_accum_rounds_left for batch in take(second, left)] == list(range(left))[::-1]
+        assert second.state_dict()["step"] == 1
+        first.close()
+        second.close()
+
+    def test_looking_at_it_does_not_keep_datasets_from_being_told_where_to_begin(self, make):
+        dataset = make(shuffle_seed=1)
+        loader = sds.MultiStreamDataLoader([dataset], [sds.StreamOptions("a", 1, batch_gpu=4)], stop="all")
+        assert (loader.epoch, len(loader), loader.state_dict()["streams"]["a"]["epoch"]) == (0, 10, 0)
+        dataset.set_epoch(5)
+        assert loader.state_dict()["streams"]["a"]["epoch"] == 5
+        assert take(loader, 1)[0]["__epoch__"].tolist() == [5] * 4
+        loader.close()
+
+    def test_is_copied_by_pickle_while_in_use(self, mixed):
+        loader = mixed()
+        batches = iter(loader)
+        next(batches)
+        twin = pickle.loads(pickle.dumps(loader))
+        assert twin.state_dict() == loader.state_dict()
+        assert [named_keys(b) for b in take(twin, 5)] == [named_keys(b) for b in itertools.islice(batches, 5)]
+        assert twin.stats().batches == 5
+        loader.close()
+        twin.close()
+
     def test_speaks_of_what_was_handed_out(self, mixed):
         loader = mixed(prefetch_batches=8)
         batches = iter(loader)
@@ -298,8 +337,63 @@ class TestRatios:
         assert [batch.stream_name for batch in take(made, 4)] == ["a", "a", "b", "b"]
         made.close()
 
+    @pytest.mark.parametrize(
+        ("answer", "words"),
+        [((1, -0.5), "at step 1000: ratio is no share: -0.5, of stream 'b'"), ((1, 1, 1), "at step 1000: .* not one")],
+    )
+    def test_every_answer_of_a_function_is_checked(self, make, answer, words):
+        options = [sds.StreamOptions("a", 1), sds.StreamOptions("b", 1)]
+        made = sds.MultiStreamDataLoader(
+            [make(), make()], options, ratios=lambda step: (1, 1) if step < 1000 else answer, num_threads=1
+        )
+        made.load_state_dict(made.state_dict() | {"step": 998})
+        with pytest.raises(OptionError, match=words) as caught:
+            take(made, 10)
+        assert caught.value.hint
+        made.close()
+
+    def test_that_repeat_too_late_are_refused_at_once(self, make):
+        options = [sds.StreamOptions("a", 1_281_167), sds.StreamOptions("b", 9_000_001)]
+        with pytest.raises(OptionError, match="meta-iteration of 10281168 steps") as caught:
+            sds.MultiStreamDataLoader([make(), make()], options)
+        assert "divide ratios by their sum" in caught.value.hint
+        total = sum(each.ratio for each in options)
+        shares = [sds.StreamOptions(each.name, each.ratio / total) for each in options]
+        sds.MultiStreamDataLoader([make(), make()], shares)
+
+    def test_a_length_is_found_once(self, make):
+        asked = []
+        options = [sds.StreamOptions("a", 1), sds.StreamOptions("b", 1)]
+        made = sds.MultiStreamDataLoader(
+            [make(), make()], options, ratios=lambda step: asked.append(step) or (1, step / 10), stop="all"
+        )
+        assert len(made) == len(made)
+        assert asked == [0, 0, 1000], "the first is the constructor's"
+
+    @pytest.mark.parametrize(
+        ("ratios", "expected"),
+        [
+            ([(0, [1.0, 0.0]), (50, [0.3, 0.7])], (100, 70)),
+            ([(0, [0.9, 0.1])], (90, 50)),
+            (lambda step: [1.0, min(1.0, step / 50_000)], (100, 50)),
+        ],
+    )
+    def test_decide_how_far_a_stream_fetches_ahead(self, make, ratios, expected):
+        """By the largest share that it will have; no less than an equal one, nor than two batches."""
+        options = [sds.StreamOptions("a", 1, 0, batch_gpu=8), sds.StreamOptions("b", 1, 1, batch_gpu=8)]
+        made = sds.MultiStreamDataLoader([make(prefetch=100), make(prefetch=100)], options, ratios=ratios)
+        walk = made._feed.walk()
+        assert tuple(ahead for ahead, _ in made._feed._windows(walk, 0, 1)) == expected
+        assert [ahead for ahead, _ in made._feed._windows(walk, 0, 50)] == [16, 16]
+
 
 class TestErrors:
+    def test_a_stream_that_is_late_is_named(self, mixed):
+        loader = mixed(names="b", ratios=(1,), datasets={"b": {"transforms": [texts.Slow(0.2)]}}, timeout=0.1)
+        with pytest.raises(FetchTimeout, match=r"^stream 'b': no batch in 0\.1 s"):
+            take(loader, 1)
+        loader.close()
+
     def test_a_stream_that_fails_is_named(self, mixed):
         broken = {"b": {"transforms": [texts.FailOn(*texts.ids(*range(7)))]}}
         loader = mixed(datasets=broken)
