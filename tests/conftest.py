@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,6 +22,9 @@ pytest.register_assert_rewrite("sds.testing.contracts")  # before it is imported
 
 from sds.testing import AzureServer, GCSServer, HTTPServer, S3Server  # noqa: E402
 from sds.testing.servers import running  # noqa: E402
+
+# a shell starts what it puts into the background with SIGINT ignored, and so would be all that tests start
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Python starts these once per process and keeps them
 KEPT_BY_PYTHON = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")

@@ -454,7 +454,7 @@ def run_gang(request):
 
 def wait_for_orphans():
     """What ranks leave behind becomes a child of this process: it must be gone soon (a fetch server stays 2 s)."""
-    deadline = time.monotonic() + 4
+    deadline = time.monotonic() + 8  # torch's workers look every 5 s whether their parent lives
     while time.monotonic() < deadline:
         left = psutil.Process().children(recursive=True)
         if not left:

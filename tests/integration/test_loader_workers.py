@@ -15,6 +15,7 @@ import torch
 import sds
 import texts
 from sds.errors import TransformError
+from sds.testing import Topology, check_resume
 
 ALL = texts.ids(*range(40))
 
@@ -194,3 +195,11 @@ def test_a_worker_ends_when_its_parent_is_killed(make, tmp_path):
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
     wait_until(lambda: not any(each.is_running() and each.status() != psutil.STATUS_ZOMBIE for each in orphans), 3)
+
+
+def test_states_survive_between_workers_and_ranks(make):
+    def loader(topology, world):
+        dataset = make(shuffle_seed=1, max_size=13)
+        return sds.StreamingDataLoader(dataset, topology.batch_size, world=world, num_workers=topology.num_workers)
+
+    assert check_resume(loader, [Topology(1, 4, 2), Topology(2, 2, 0)], every=4) > 5

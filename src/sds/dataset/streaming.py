@@ -142,8 +142,8 @@ class StreamingDataset(OrderedDataset):
         self._world = world
         self._sender: tuple[int, World] | None = None  # in a copy for a spawned worker: who sent it, and its world
         self._agreement = Agreement()
+        client = FetchClient(self._options.fetch)
         try:
-            client = FetchClient(self._options.fetch)
             folder = Path(self._options.fetch.dst) / "index"
             self._index: Index
             if is_tensor_cache(src, lambda: client):
@@ -153,6 +153,8 @@ class StreamingDataset(OrderedDataset):
         except BaseException as error:
             self._agreement.announce_failure(self.world, error)
             raise
+        finally:
+            client.close()  # its limit would hold for others, until it is collected
         affine = self._options.node_affine
         self._num_shares = self.world.node[1] if affine is True else int(affine) or 1
         self._seed = self._options.shuffle_seed

@@ -109,13 +109,6 @@ class TestState:
         topologies = [Topology(1, 4), Topology(2, 3), Topology(3, 1), Topology(1, 30)]
         assert check_resume(loader, topologies, every=3) > 50
 
-    def test_survives_with_workers(self, make):
-        def loader(topology, world):
-            dataset = make(shuffle_seed=1, max_size=13)
-            return sds.StreamingDataLoader(dataset, topology.batch_size, world=world, num_workers=topology.num_workers)
-
-        assert check_resume(loader, [Topology(1, 4, 2), Topology(2, 2, 0)], every=4) > 5
-
     def test_survives_bare(self, make):
         assert check_resume(lambda: make(shuffle_seed=1, max_size=11), every=2) > 10
 
