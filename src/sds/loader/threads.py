@@ -8,9 +8,11 @@ threads, mid-step, and lets go of every file.
 from __future__ import annotations
 
 import math
+import os
 import queue
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -74,6 +76,7 @@ class ThreadedBatches:
         self._pool = ThreadPoolExecutor(num_threads, thread_name_prefix="sds-decode")
         self._feeder = threading.Thread(target=self._feed, name="sds-feed", daemon=True)
         self._feeder.start()
+        _running.add(self)
 
     def __iter__(self) -> Iterator[Batches]:
         return self
@@ -123,6 +126,7 @@ class ThreadedBatches:
 
     def close(self) -> None:
         """Ends the threads."""
+        _running.discard(self)
         self._stopping.set()
         self._feeder.join()
         self._pool.shutdown(wait=True, cancel_futures=True)
@@ -212,3 +216,17 @@ def num_bytes(value: Any) -> int:
     if isinstance(value, Mapping):
         return sum(map(num_bytes, value.values()))
     return sum(map(num_bytes, value)) if isinstance(value, list | tuple) else 0
+
+
+_running: weakref.WeakSet[ThreadedBatches] = weakref.WeakSet()
+
+
+def _close_all() -> None:
+    """Ends what an interrupted program left running: Python would wait for its decode threads, and they for files."""
+    for batches in list(_running):
+        batches.close()
+
+
+# before concurrent.futures joins its threads, which is what an earlier registration (its own) does later
+threading._register_atexit(_close_all)  # type: ignore[attr-defined]
+os.register_at_fork(after_in_child=_running.clear)  # a child has none of these threads
