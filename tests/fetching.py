@@ -20,6 +20,7 @@ from typing import Any
 import psutil
 from typing_extensions import Self
 
+from sds.fetch import FetchClient
 from sds.testing import HTTPServer
 
 # The start of a script that is a client: it prints one line of JSON
@@ -31,6 +32,25 @@ def right(path, url, size): return open(path, 'rb').read() == content(url.rparti
 args = json.loads(sys.argv[1])
 client = FetchClient(FetchOptions(**args['options']))
 """
+
+
+# and one that keeps the warnings of the fetch room
+WARNINGS = """
+import logging
+warnings = []
+class Keep(logging.Handler):
+    def emit(self, record): warnings.append(record.getMessage())
+logging.getLogger('sds.fetch').addHandler(Keep())
+"""
+
+
+def get(client: FetchClient, url: str) -> bytes:
+    """The bytes of an object, through the cache."""
+    (ticket,) = client.submit([[(url, None)]])
+    try:
+        return Path(ticket.take()[0]).read_bytes()
+    finally:
+        ticket.release()
 
 
 def content(name: str, size: int) -> bytes:

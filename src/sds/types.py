@@ -6,13 +6,14 @@ dict of collated fields. Rows are values: nobody changes one.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
-__all__ = ["DataType", "ObjectInfo", "Row", "Sample", "Batch", "Failure", "Transform", "Stateful"]
+__all__ = ["DataType", "ObjectInfo", "Row", "Sample", "Batch", "Failure", "Transform", "Stateful", "size_in"]
 
 Sample: TypeAlias = dict[str, Any]
 
@@ -36,6 +37,15 @@ class ObjectInfo(msgspec.Struct, frozen=True, gc=False):
     url: str
     size: int
     version: str
+
+
+_SIZE = re.compile(r"(\d{1,15})-\d+\.\d{6}")  # as stores spell a version where there is no tag: size and time
+
+
+def size_in(version: str | None) -> int | None:
+    """The size that a version without a tag tells of."""
+    match = _SIZE.fullmatch(version or "")
+    return None if match is None else int(match[1])
 
 
 class Row(msgspec.Struct, frozen=True, gc=False):

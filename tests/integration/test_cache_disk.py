@@ -23,12 +23,9 @@ from sds.testing import HTTPServer
 
 SIZE = 100_000
 
-WALK = """
-import logging, threading
-warnings = []
-class Keep(logging.Handler):
-    def emit(self, record): warnings.append(record.getMessage())
-logging.getLogger('sds.fetch').addHandler(Keep())
+WALK = (
+    fetching.WARNINGS
+    + """
 right_ones, error = 0, ''
 try:
     for _ in range(args['rounds']):
@@ -44,6 +41,7 @@ client.close()
 found = {'right': right_ones, 'error': error, 'warnings': warnings, 'on_disk': on_disk, 'evictions': evictions}
 print(json.dumps(found))
 """
+)
 
 
 def can_mount() -> bool:

@@ -25,12 +25,9 @@ from sds.testing import HTTPServer
 
 SIZE = 10_000
 
-HOST = """
-import logging
-warnings = []
-class Keep(logging.Handler):
-    def emit(self, record): warnings.append(record.getMessage())
-logging.getLogger('sds.fetch').addHandler(Keep())
+HOST = (
+    fetching.WARNINGS
+    + """
 tickets = client.submit([[(url, None)] for url in args['urls']])
 paths = [ticket.take()[0] for ticket in tickets]
 good = all(right(path, url, args['size']) for path, url in zip(paths, args['urls']))
@@ -38,6 +35,7 @@ print(json.dumps({'right': good, 'paths': paths, 'warnings': warnings}), flush=T
 sys.stdin.readline()
 client.close()
 """
+)
 
 
 def can_be_another_host() -> bool:

@@ -48,14 +48,6 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FetchClient]:
         fetching.kill(pid)
 
 
-def get(client: FetchClient, url: str) -> bytes:
-    (ticket,) = client.submit([[(url, None)]])
-    try:
-        return Path(ticket.take()[0]).read_bytes()
-    finally:
-        ticket.release()
-
-
 @pytest.fixture
 def keeps_nothing(client: FetchClient) -> Iterator[None]:
     """No file is left by the test, neither whole nor in part."""
@@ -72,7 +64,7 @@ def test_wrong_credentials(dst: Path, s3: S3Server, bucket: str) -> None:
     wrong = {**s3.storage_options, "secret_access_key": "WRONG-SECRET"}
     client = FetchClient(FetchOptions(dst=str(dst), settings=wrong))
     with pytest.raises(AccessDenied, match="access denied") as caught:
-        get(client, f"s3://{bucket}/key")
+        fetching.get(client, f"s3://{bucket}/key")
     assert "the secret was refused (SignatureDoesNotMatch)" in str(caught.value) and caught.value.hint
     assert "WRONG" not in str(caught.value)
     for verb in (client.head, client.read, client.list):
@@ -82,7 +74,7 @@ def test_wrong_credentials(dst: Path, s3: S3Server, bucket: str) -> None:
     for i in range(20):  # who asks for the same at the same time, with the right ones, has it
         s3.put(bucket, f"{i}", BODY)
         (denied,) = client.submit([[(f"s3://{bucket}/{i}", None)]])
-        assert get(right, f"s3://{bucket}/{i}") == BODY
+        assert fetching.get(right, f"s3://{bucket}/{i}") == BODY
         denied.release()
     right.close()
     client.close()
@@ -107,9 +99,9 @@ def test_an_object_that_was_written_to_since_it_was_listed(dst: Path, s3: S3Serv
 def test_secrets_stay_in_memory(dst: Path, s3: S3Server, bucket: str) -> None:
     s3.put(bucket, "key", BODY)
     client = FetchClient(FetchOptions(dst=str(dst), settings=s3.storage_options))
-    assert get(client, f"s3://{bucket}/key") == BODY
+    assert fetching.get(client, f"s3://{bucket}/key") == BODY
     with pytest.raises(ObjectNotFound):
-        get(client, f"s3://{bucket}/absent")
+        fetching.get(client, f"s3://{bucket}/absent")
     secret = s3.secret_key.encode()
     (pid,) = fetching.server_pids(dst)
     places = [*dst.rglob("*"), Path(f"/proc/{pid}/cmdline")]
@@ -124,7 +116,7 @@ def test_absent_objects_and_buckets(dst: Path, s3: S3Server, bucket: str) -> Non
     own = FetchClient(FetchOptions(dst=str(dst), settings=s3.storage_options))
     for url in (f"s3://{bucket}/absent.jpg", "s3://no-such-bucket-anywhere/key"):
         with pytest.raises(ObjectNotFound, match="object not found") as caught:
-            get(own, url)
+            fetching.get(own, url)
         assert caught.value.url == url and caught.value.hint
     own.close()
 
@@ -132,9 +124,9 @@ def test_absent_objects_and_buckets(dst: Path, s3: S3Server, bucket: str) -> Non
 def test_no_retry_of_what_stays(client: FetchClient) -> None:
     for status, kind in (("404 Not Found", ObjectNotFound), ("403 Forbidden", AccessDenied), ("401 No", AccessDenied)):
         with RawServer(lambda _, status=status: response(status)) as server, pytest.raises(kind):
-            get(client, f"{server.url}/x")
+            fetching.get(client, f"{server.url}/x")
             with pytest.raises(kind):
-                get(client, f"{server.url}/x?query=1")
+                fetching.get(client, f"{server.url}/x?query=1")
             assert len(server.targets) == 2
     with RawServer(lambda _: response("416 Range Not Satisfiable")) as server:
         with pytest.raises(FetchError, match="416"):
@@ -146,16 +138,16 @@ def test_a_failing_store_is_asked_again(client: FetchClient) -> None:
     client = FetchClient(client.options)
     answers = [response("503 Slow Down"), response("200 OK", BODY)]
     with RawServer(lambda _: answers.pop(0)) as server:
-        assert get(client, f"{server.url}/x.bin") == BODY
+        assert fetching.get(client, f"{server.url}/x.bin") == BODY
         assert len(server.targets) == 2
     answers = [response("500 Oops"), response("200 OK", BODY)]
     with RawServer(lambda _: answers.pop(0)) as server:
-        assert get(client, f"{server.url}/x.bin?signature=SECRET") == BODY
+        assert fetching.get(client, f"{server.url}/x.bin?signature=SECRET") == BODY
     stats = client.tally.stats()
     assert (stats.retries, stats.requests, stats.misses) == (2, 4, 2)
     with RawServer(lambda _: response("502 Bad Gateway")) as server:
         with pytest.raises(FetchError, match="502") as caught:
-            get(client, f"{server.url}/x.bin?signature=SECRET")
+            fetching.get(client, f"{server.url}/x.bin?signature=SECRET")
         assert len(server.targets) == 2
         assert "SECRET" not in str(caught.value) and "SECRET" not in str(caught.value.url)
     client.close()
@@ -167,7 +159,7 @@ def test_nobody_is_there(client: FetchClient) -> None:
         port = taken.getsockname()[1]
     started = time.monotonic()
     with pytest.raises(FetchError, match=f"127.0.0.1:{port}") as caught:
-        get(client, f"http://127.0.0.1:{port}/x.bin")
+        fetching.get(client, f"http://127.0.0.1:{port}/x.bin")
     assert caught.value.hint and time.monotonic() - started < 5.0
 
 
@@ -180,7 +172,7 @@ def test_silence_is_a_timeout(client: FetchClient, path: str, silence: str) -> N
     with RawServer(lambda _: said, hold=True) as server:
         started = time.monotonic()
         with pytest.raises(FetchTimeout, match="no answer in time"):
-            get(client, f"{server.url}/{path}")
+            fetching.get(client, f"{server.url}/{path}")
         assert 0.6 <= time.monotonic() - started < 4.0  # two attempts
         assert len(server.targets) == 2
 
@@ -190,34 +182,34 @@ def test_silence_is_a_timeout(client: FetchClient, path: str, silence: str) -> N
 @pytest.mark.parametrize("num_bytes", [0, 500])
 def test_short_and_empty_bodies_are_never_kept(client: FetchClient, path: str, num_bytes: int) -> None:
     with RawServer(lambda _: response("200 OK", BODY[:num_bytes], len(BODY))) as server, pytest.raises(FetchError):
-        get(client, f"{server.url}/{path}")
+        fetching.get(client, f"{server.url}/{path}")
         assert len(server.targets) == 2  # it may pass
 
 
 @pytest.mark.usefixtures("keeps_nothing")
 def test_a_large_body_that_ends_early_leaves_no_part(client: FetchClient) -> None:
     with RawServer(lambda _: response("200 OK", bytes(9_000_000), 20_000_000)) as server, pytest.raises(FetchError):
-        get(client, f"{server.url}/x.bin")
+        fetching.get(client, f"{server.url}/x.bin")
 
 
 def test_empty_objects_are_objects(client: FetchClient) -> None:
     with RawServer(lambda _: response("200 OK", b"")) as server:
-        assert get(client, f"{server.url}/x.bin") == b""
+        assert fetching.get(client, f"{server.url}/x.bin") == b""
 
 
 def test_bodies_without_a_length(client: FetchClient) -> None:
     chunked = b"".join(f"{len(part):x}\r\n".encode() + part + b"\r\n" for part in (BODY[:300], BODY[300:], b""))
     with RawServer(lambda _: response("200 OK", chunked, None, Transfer_Encoding="chunked")) as server:
-        assert get(client, f"{server.url}/x.bin") == BODY
-        assert get(client, f"{server.url}/x.bin?query=1") == BODY
+        assert fetching.get(client, f"{server.url}/x.bin") == BODY
+        assert fetching.get(client, f"{server.url}/x.bin?query=1") == BODY
     with RawServer(lambda _: response("200 OK", BODY, None)) as server:  # its end is the end of the connection
-        assert get(client, f"{server.url}/y.bin") == BODY
+        assert fetching.get(client, f"{server.url}/y.bin") == BODY
     cut = chunked[: len(chunked) // 2]
     with (
         RawServer(lambda _: response("200 OK", cut, None, Transfer_Encoding="chunked")) as server,
         pytest.raises(FetchError),
     ):
-        get(client, f"{server.url}/z.bin")
+        fetching.get(client, f"{server.url}/z.bin")
 
 
 def test_redirects(client: FetchClient, http_server: HTTPServer, new_name: Callable[[], str]) -> None:
@@ -225,17 +217,17 @@ def test_redirects(client: FetchClient, http_server: HTTPServer, new_name: Calla
     http_server.put(f"{folder}/target.bin", BODY)
     target = http_server.url(f"{folder}/target.bin")
     with RawServer(lambda _: response("302 Found", Location=target)) as server:
-        assert get(client, f"{server.url}/x.bin") == BODY
-        assert get(client, f"{server.url}/x.bin?query=1") == BODY
+        assert fetching.get(client, f"{server.url}/x.bin") == BODY
+        assert fetching.get(client, f"{server.url}/x.bin?query=1") == BODY
     with RawServer(lambda path: response("302 Found", Location=path)) as server, pytest.raises(FetchError):
-        get(client, f"{server.url}/round.bin?query=1")
+        fetching.get(client, f"{server.url}/round.bin?query=1")
     for place in ("file:///etc/passwd", "ftp://127.0.0.1/x"):
         for path in ("x.bin", "x.bin?query=1"):
             with (
                 RawServer(lambda _, place=place: response("302 Found", Location=place)) as server,
                 pytest.raises(SdsError),
             ):
-                get(client, f"{server.url}/{path}")
+                fetching.get(client, f"{server.url}/{path}")
 
 
 def test_odd_names(client: FetchClient, http_server: HTTPServer, new_name: Callable[[], str]) -> None:
@@ -244,19 +236,19 @@ def test_odd_names(client: FetchClient, http_server: HTTPServer, new_name: Calla
     for name in names:
         http_server.put(f"{folder}/{name}", name.encode())
     for name in names:
-        assert get(client, http_server.url(f"{folder}/{name}")) == name.encode()
-    assert get(client, f"{http_server.endpoint}/{folder}/a b.bin") == b"a b.bin"  # as people write it
-    assert get(client, f"{http_server.endpoint}/{folder}/ünï.bin") == "ünï.bin".encode()
+        assert fetching.get(client, http_server.url(f"{folder}/{name}")) == name.encode()
+    assert fetching.get(client, f"{http_server.endpoint}/{folder}/a b.bin") == b"a b.bin"  # as people write it
+    assert fetching.get(client, f"{http_server.endpoint}/{folder}/ünï.bin") == "ünï.bin".encode()
     with RawServer(lambda target: response("200 OK", target.encode())) as server:
         for target in ("/a?x=1&y=%20z", "/a%2Fb", "/a//b", "/", "/a%2Bb?", "/%E9"):
-            assert get(client, f"{server.url}{target}").decode().rstrip("?") == target.rstrip("?")
+            assert fetching.get(client, f"{server.url}{target}").decode().rstrip("?") == target.rstrip("?")
 
 
 def test_urls_that_differ_in_anything_are_different_objects(client: FetchClient) -> None:
     with RawServer(lambda target: response("200 OK", target.encode())) as server:
         targets = ["/a.bin", "/a.bin?v=1", "/a.bin?v=2", "/b/a.bin", "/A.bin"]
-        assert [get(client, server.url + target).decode() for target in targets] == targets
-        assert [get(client, server.url + target).decode() for target in targets] == targets
+        assert [fetching.get(client, server.url + target).decode() for target in targets] == targets
+        assert [fetching.get(client, server.url + target).decode() for target in targets] == targets
         assert len(server.targets) == len(targets)
 
 
@@ -289,7 +281,7 @@ def test_the_disk_says_no(dst: Path, http_server: HTTPServer, new_name: Callable
     (dst / "objects" / key_of(url, None, None)[:2]).symlink_to(outside)
     client = FetchClient(FetchOptions(dst=str(dst)))
     with pytest.raises(CacheError, match="holds a link"):
-        get(client, url)
+        fetching.get(client, url)
     assert not list(outside.iterdir())
     client.close()
     with pytest.raises(CacheError, match="cannot be used"):
@@ -390,7 +382,7 @@ def test_a_deep_socket_folder(
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
     monkeypatch.setattr("tempfile.tempdir", str(deep))
     client = FetchClient(FetchOptions(dst=str(dst)))
-    assert get(client, url) == fetching.content("0.bin", 1000)
+    assert fetching.get(client, url) == fetching.content("0.bin", 1000)
     client.close()
 
 
@@ -398,7 +390,7 @@ def test_nonsense_on_the_socket_harms_nobody(client: FetchClient) -> None:
     dst = Path(client.options.dst)
     rng = random.Random(0)
     with RawServer(lambda target: response("200 OK", target.encode())) as server:
-        assert get(client, f"{server.url}/1") == b"/1"
+        assert fetching.get(client, f"{server.url}/1") == b"/1"
         hello = p.encode([p.Hello(p.VERSION, FetchOptions(dst=str(dst)), {})])
         early = p.encode([p.Get(1, [(f"{server.url}/2", None)])])
         noise = [rng.randbytes(rng.randrange(1, 200)) for _ in range(50)]
@@ -408,7 +400,7 @@ def test_nonsense_on_the_socket_harms_nobody(client: FetchClient) -> None:
             connection = launch.connect(str(dst))
             connection.sendall(words)
             connection.close()
-        assert get(client, f"{server.url}/3") == b"/3"
+        assert fetching.get(client, f"{server.url}/3") == b"/3"
     assert len(fetching.server_pids(dst)) == 1
 
 

@@ -41,14 +41,6 @@ def client(dst: Path, certificate: tuple[str, str], monkeypatch: pytest.MonkeyPa
     client.close()
 
 
-def get(client: FetchClient, url: str) -> bytes:
-    (ticket,) = client.submit([[(url, None)]])
-    try:
-        return Path(ticket.take()[0]).read_bytes()
-    finally:
-        ticket.release()
-
-
 @pytest.mark.parametrize("path", PATHS)
 def test_redirects_never_leave_https(
     client: FetchClient,
@@ -65,19 +57,21 @@ def test_redirects_never_leave_https(
         FaultyProxy(http_server.endpoint) as open_,
     ):
         url = f"{secure.endpoint}/{folder}/{path}"
-        assert get(client, url) == BODY  # https itself works
+        assert fetching.get(client, url) == BODY  # https itself works
         open_.set_faults(Fault("redirect", location=f"{secure.endpoint}/{folder}/x.bin"))
-        assert get(client, f"{open_.endpoint}/{folder}/{path}") == BODY  # up is fine
+        assert fetching.get(client, f"{open_.endpoint}/{folder}/{path}") == BODY  # up is fine
         for location in (plain, "file:///etc/hostname", "//127.0.0.1:1/x", "ftp://127.0.0.1/x"):
             secure.set_faults(Fault("redirect", location=location))
             before = http_server.requests(f"/{folder}/x.bin")
             with pytest.raises(SdsError):
-                get(client, f"{url}{'&' if '?' in url else '?'}to={len(location)}" if "?" in path else f"{url}.other")
+                fetching.get(
+                    client, f"{url}{'&' if '?' in url else '?'}to={len(location)}" if "?" in path else f"{url}.other"
+                )
             assert http_server.requests(f"/{folder}/x.bin") == before, location
         for location in ("file:///etc/hostname", "FILE:/etc/hostname"):
             open_.set_faults(Fault("redirect", location=location))
             with pytest.raises(SdsError):
-                get(client, f"{open_.endpoint}/{folder}/other-{path}")
+                fetching.get(client, f"{open_.endpoint}/{folder}/other-{path}")
 
 
 def test_a_certificate_that_nobody_trusts(dst: Path, certificate: tuple[str, str], http_server: HTTPServer) -> None:
@@ -85,7 +79,7 @@ def test_a_certificate_that_nobody_trusts(dst: Path, certificate: tuple[str, str
     with FaultyProxy(http_server.endpoint, certificate=certificate) as secure:
         for path in PATHS:
             with pytest.raises(FetchError, match="certificate"):
-                get(client, f"{secure.endpoint}/{path}")
+                fetching.get(client, f"{secure.endpoint}/{path}")
     client.close()
 
 
@@ -93,7 +87,7 @@ def test_a_certificate_that_nobody_trusts(dst: Path, certificate: tuple[str, str
 def test_a_bomb_of_zeros_is_kept_as_it_was_sent(client: FetchClient, path: str) -> None:
     bomb = gzip.compress(gzip.compress(bytes(200 * 2**20), 9), 9)
     with RawServer(lambda _: response("200 OK", bomb, Content_Encoding="gzip, gzip")) as server:
-        assert get(client, f"{server.url}/{path}") == bomb
+        assert fetching.get(client, f"{server.url}/{path}") == bomb
         assert client.read(f"{server.url}/{path}") == bomb
     (pid,) = fetching.server_pids(Path(client.options.dst))
     assert psutil.Process(pid).memory_info().rss < 200 * 2**20
@@ -107,5 +101,5 @@ def test_an_endless_body_ends(client: FetchClient) -> None:
         RawServer(lambda _: response("200 OK", endless, None, Transfer_Encoding="chunked")) as server,
         pytest.raises(FetchError, match="unknown length passes") as caught,
     ):
-        get(client, f"{server.url}/x.bin")
+        fetching.get(client, f"{server.url}/x.bin")
     assert "Content-Length" in str(caught.value)

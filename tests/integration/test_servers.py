@@ -19,10 +19,10 @@ import pytest
 import urllib3
 
 from sds.errors import SdsError
+from sds.signing import sign_s3
 from sds.testing import AzureServer, GCSServer, HTTPServer, S3Server
 from sds.testing.servers import Server, process, running
 from sds.testing.servers.caddy import Caddy
-from sds.testing.servers.signing import sign_s3
 
 ODD_KEYS = ["plain.txt", "a/b/c.txt", "with space.txt", "ünï/çödé.txt", "per%cent.txt", "a+b=c&d.txt", "q?x#y.txt"]
 STARTS: list[type[Server]] = [S3Server, GCSServer, HTTPServer, AzureServer]

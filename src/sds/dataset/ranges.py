@@ -7,7 +7,6 @@ request, made ahead of time. One large object among the last ones, and the next 
 
 from __future__ import annotations
 
-import re
 import threading
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -15,14 +14,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sds.fetch import HEAD, File
-from sds.types import Transform
+from sds.types import Transform, size_in
 
 __all__ = ["Ranges", "ranged_columns"]
 
 _NUM_KNOWN = 8  # sizes, before they say something
 _MEMORY = 64  # sizes that count: those of the last objects
 _MUCH = 64  # times what a small object has: a cache with room for that has room for most large ones
-_SIZE = re.compile(r"(\d{1,15})-\d+\.\d{6}")  # a version without a tag: of an object with this size
 
 
 @dataclass
@@ -50,12 +48,12 @@ class Ranges:
             return File(url, version)
         if worth == 0:
             return File(url, version, HEAD)
-        match = _SIZE.fullmatch(version or "")
+        size = size_in(version)
         with self._lock:
             known = self._known[column]
-            sizes = known.sizes if match is None else [int(match[1])] * _NUM_KNOWN
+            sizes = known.sizes if size is None else [size] * _NUM_KNOWN
             is_small = len(sizes) >= _NUM_KNOWN and max(sizes) <= worth
-            if match is None and self._limit is not None and self._limit < _MUCH * worth:
+            if size is None and self._limit is not None and self._limit < _MUCH * worth:
                 is_small = False  # a large one after many small ones might not fit
             is_useless = known.num_ranged >= _NUM_KNOWN and 2 * known.num_whole > known.num_ranged
         return File(url, version) if is_small or is_useless else File(url, version, HEAD, worth)

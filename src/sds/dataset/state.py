@@ -7,16 +7,18 @@ integers and hashes; everything else is derived. It speaks of what was handed to
 from __future__ import annotations
 
 import hashlib
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
 from sds.errors import StateError, StateMismatch, StateVersion
 
-__all__ = ["State", "PlanKey", "hash_key"]
+__all__ = ["Count", "State", "PlanKey", "hash_key", "read_state"]
+
+S = TypeVar("S")
 
 VERSION = 1
-_Count = Annotated[int, msgspec.Meta(ge=0)]
+Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class PlanKey(msgspec.Struct, frozen=True):
@@ -33,6 +35,19 @@ class PlanKey(msgspec.Struct, frozen=True):
     def hash_query(query: str | None) -> str | None:
         """A query as a state remembers it."""
         return None if query is None else hashlib.blake2b(query.encode(), digest_size=8).hexdigest()
+
+
+def read_state(kind: type[S], state: dict[str, Any], version: int) -> S:
+    """What a dict with a version says; StateVersion if it is of another release, StateError if it is damaged."""
+    if state["version"] != version:
+        raise StateVersion(
+            f"state has version {state['version']!r}, this release reads {version}",
+            hint="load it with the release of sds that wrote it",
+        )
+    try:
+        return msgspec.convert({k: v for k, v in state.items() if k != "version"}, kind)
+    except msgspec.ValidationError as error:
+        raise StateError(f"state is damaged: {error}", hint="give what state_dict() returned") from None
 
 
 def hash_key(key: PlanKey) -> str:
@@ -53,10 +68,10 @@ class State(msgspec.Struct, frozen=True):
     """
 
     key: PlanKey
-    epoch: _Count
-    position: _Count
+    epoch: Count
+    position: Count
     lane: tuple[int, int, int, int] | None = None
-    offset: _Count = 0
+    offset: Count = 0
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-able copy."""
@@ -68,15 +83,7 @@ class State(msgspec.Struct, frozen=True):
         if not isinstance(state, dict) or "version" not in state:
             hint = "give what state_dict() returned"
             raise StateError(f"this is not a state of sds: {type(state).__name__}", hint=hint)
-        if state["version"] != VERSION:
-            raise StateVersion(
-                f"state has version {state['version']!r}, this release reads {VERSION}",
-                hint="load it with the release of sds that wrote it",
-            )
-        try:
-            return msgspec.convert({k: v for k, v in state.items() if k != "version"}, cls)
-        except msgspec.ValidationError as error:
-            raise StateError(f"state is damaged: {error}", hint="give what state_dict() returned") from None
+        return read_state(cls, state, VERSION)
 
     def taken_by(self, worker: int, num_workers: int, data_size: int) -> int:
         """How many rows of its lane a worker has handed out since `position`; StateError if this is another's."""

@@ -17,9 +17,10 @@ from sds.fetch.flight import Attempt, Flight, changed
 from sds.fetch.pieces import LARGE, write_in_pieces
 from sds.fetch.room import Room
 from sds.fetch.spans import Span, suffix_of
-from sds.storage import Body, Buffer, Store, Stores, is_other, size_in
+from sds.storage import Body, Buffer, Store, Stores, is_other
 from sds.storage.checksums import Checks, md5
 from sds.storage.failures import translate
+from sds.types import size_in
 from sds.urls import redact
 
 __all__ = ["WHOLE", "Download", "Lost"]

@@ -7,7 +7,6 @@ batches its optimizer step has. The state says what was handed out; ranks, worke
 from __future__ import annotations
 
 import math
-import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -20,6 +19,7 @@ from sds.dataset.state import hash_key
 from sds.errors import OptionError, TransformError
 from sds.events import Stats, Tally
 from sds.loader.collate import check_collate, collate
+from sds.loader.life import Life
 from sds.loader.making import Making, MakingOptions
 from sds.loader.mixing import SCHEDULES, Mix, Ratios
 from sds.loader.multistream_checks import check_shares, checked_ratios, checked_streams, numbered_groups, used_streams
@@ -36,7 +36,7 @@ __all__ = ["MultiStreamDataLoader"]
 _STOPS = ("never", "first", "all")
 
 
-class MultiStreamDataLoader:
+class MultiStreamDataLoader(Life):
     """Batches of several streams, in shares. One item is one batch of one stream, a `sds.Batch`.
 
     Args:
@@ -116,7 +116,6 @@ class MultiStreamDataLoader:
         self._making = Making(self._feed, options)
         self._tally = Tally()
         self._agreement = Agreement()
-        self._running: weakref.ref[Iterator[Any]] | None = None
         self._here: Cursor | None = None  # what was handed out; None: nothing yet
         self._length: tuple[Any, int] | None = None  # of a pass, known by where it began
         self._goes_on = True  # whether the next iteration begins here, or where the current pass began
@@ -202,9 +201,7 @@ class MultiStreamDataLoader:
         facts |= {"mix": self._mix_key, "position": str(self._feed.start(cursor))}
         self._agreement.check(self.world, facts, max(stream.dataset.patience_s for stream in self.streams))
         self._here, self._goes_on = cursor, False
-        batches = self._batches(cursor)
-        self._running = weakref.ref(batches)
-        return batches
+        return self._run(self._batches(cursor))
 
     def _batches(self, cursor: Cursor) -> Iterator[Batch]:
         tally = self._tally
@@ -267,27 +264,11 @@ class MultiStreamDataLoader:
         """The rows that failed, by stream."""
         return {stream.name: stream.dataset.quarantine() for stream in self.streams}
 
-    def close(self) -> None:
-        """Ends threads and workers. The loader can be used again, and goes on where it was."""
-        self._stop()
-        self._making.close()
-
-    def _stop(self) -> None:
-        running = None if self._running is None else self._running()
-        if running is not None:
-            running.close()  # type: ignore[attr-defined]  # a generator
-
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_running": None, "_tally": None, "_agreement": None}
+        return {**super().__getstate__(), "_tally": None, "_agreement": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _tally=Tally(), _agreement=Agreement())
-
-    def __enter__(self) -> MultiStreamDataLoader:  # noqa: PYI034 (typing.Self is Python 3.11)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def _distinct(streams: Sequence[Stream]) -> list[Stream]:

@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 
 from sds.dataset.ordered import OrderedDataset
-from sds.dataset.state import State, hash_key
-from sds.errors import StateError, StateMismatch, StateVersion
+from sds.dataset.state import Count, State, hash_key, read_state
+from sds.errors import StateError, StateMismatch
 from sds.loader.multistream_walk import Cursor, Place
 
 __all__ = ["MixState", "hashed"]
 
 VERSION = 1
-_Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class StreamState(msgspec.Struct, frozen=True):
@@ -29,9 +28,9 @@ class StreamState(msgspec.Struct, frozen=True):
     key: str
     rows: int
     seed: int | None
-    epoch: _Count
-    position: _Count
-    since: _Count
+    epoch: Count
+    position: Count
+    since: Count
 
 
 class MixState(msgspec.Struct, frozen=True):
@@ -49,13 +48,13 @@ class MixState(msgspec.Struct, frozen=True):
     """
 
     mix: str
-    origin: _Count
-    step: _Count
-    round: _Count
-    epoch: _Count
-    begun_at: _Count
+    origin: Count
+    step: Count
+    round: Count
+    epoch: Count
+    begun_at: Count
     streams: dict[str, StreamState]
-    rounds: _Count = 0
+    rounds: Count = 0
 
     @classmethod
     def of(
@@ -78,13 +77,7 @@ class MixState(msgspec.Struct, frozen=True):
         if not isinstance(state, dict) or "version" not in state or "streams" not in state:
             hint = "give what state_dict() of a MultiStreamDataLoader returned"
             raise StateError(f"this is not a state of a mix: {type(state).__name__}", hint=hint)
-        if state["version"] != VERSION:
-            hint = "load it with the release of sds that wrote it"
-            raise StateVersion(f"state has version {state['version']!r}, this release reads {VERSION}", hint=hint)
-        try:
-            return msgspec.convert({k: v for k, v in state.items() if k != "version"}, cls)
-        except msgspec.ValidationError as error:
-            raise StateError(f"state is damaged: {error}", hint="give what state_dict() returned") from None
+        return read_state(cls, state, VERSION)
 
     def check(self, datasets: Mapping[str, OrderedDataset], *, strict: bool) -> None:
         """Raises StateMismatch, which names the stream, if a stream is missing or its order is another."""

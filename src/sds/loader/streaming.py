@@ -6,7 +6,6 @@ and the same on all ranks, and a loader with another number of ranks, workers or
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,6 +16,7 @@ from sds.errors import OptionError, StateError
 from sds.events import Stats
 from sds.loader.collate import check_collate, collate
 from sds.loader.feeds import DatasetFeed
+from sds.loader.life import Life
 from sds.loader.making import Making, MakingOptions
 from sds.plan import Steps
 from sds.types import Sample
@@ -25,7 +25,7 @@ from sds.world import World
 __all__ = ["StreamingDataLoader"]
 
 
-class StreamingDataLoader:
+class StreamingDataLoader(Life):
     """Batches of a dataset. One item is one step: this rank's share of a global batch.
 
     Args:
@@ -88,8 +88,6 @@ class StreamingDataLoader:
             dataset, collate_fn or collate, batch_size=batch_size, drop_last=drop_last, world=self.world
         )
         self._making = Making(self._feed, options)
-        # the iteration that runs, if its caller still has it: leaving a loop ends it
-        self._running: weakref.ref[Iterator[Any]] | None = None
         self._here: tuple[int, State] | None = None  # what was handed out, and how often the dataset had jumped then
 
     @property
@@ -114,9 +112,7 @@ class StreamingDataLoader:
             hint = "load it into the dataset and iterate that, or take a state between batches of a loader"
             raise StateError("state lies between the samples of one row", hint=hint)
         self._hand_out(self.dataset.progress.at(start.epoch, start.position))
-        batches = self._batches(start.epoch, start.position)
-        self._running = weakref.ref(batches)
-        return batches
+        return self._run(self._batches(start.epoch, start.position))
 
     def _batches(self, epoch: int, start: int) -> Iterator[Any]:
         self._feed.world = self.world
@@ -158,22 +154,3 @@ class StreamingDataLoader:
     def stats(self) -> Stats:
         """What happened so far, over this process and its workers."""
         return self.dataset.stats()
-
-    def close(self) -> None:
-        """Ends threads and workers, mid-epoch or not. The loader can be used again."""
-        self._stop()
-        self._making.close()
-
-    def _stop(self) -> None:
-        running = None if self._running is None else self._running()
-        if running is not None:
-            running.close()  # type: ignore[attr-defined]  # a generator
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_running": None}
-
-    def __enter__(self) -> StreamingDataLoader:  # noqa: PYI034 (typing.Self is Python 3.11)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

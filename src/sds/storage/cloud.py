@@ -18,10 +18,10 @@ from sds.storage.checksums import digest_of_tag
 from sds.storage.credentials import MetadataProbe, provider_of, relies_on_machine
 from sds.storage.options import StoreOptions
 from sds.storage.rawlist import RawList
-from sds.storage.store import Body, Buffer
+from sds.storage.store import Body, Buffer, bare_tag
 from sds.types import ObjectInfo
 
-__all__ = ["CloudStore", "bare_tag", "version_of"]
+__all__ = ["CloudStore", "version_of"]
 
 _KINDS: dict[str, Any] = {"s3": S3Store, "gs": GCSStore, "az": AzureStore}
 _WHOLE = 8 * 2**20  # objects up to this size are taken in one piece, larger ones in pieces of it
@@ -153,11 +153,6 @@ def _literal(key: str) -> str:
 
 def _info(meta: Any) -> ObjectInfo:
     return ObjectInfo(meta["path"], meta["size"], version_of(meta))
-
-
-def bare_tag(tag: str) -> str:
-    """An ETag without its quotes and the mark of a weak one."""
-    return tag.removeprefix("W/").strip('"')
 
 
 def version_of(meta: Any) -> str:

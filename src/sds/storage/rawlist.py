@@ -6,18 +6,17 @@ they are asked for, by themselves and by name. Needs keys that we know of, or no
 
 from __future__ import annotations
 
-import hashlib
-import hmac
-import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
-from urllib.parse import quote, unquote_plus, urlsplit
+from urllib.parse import quote, unquote_plus
 from xml.etree import ElementTree
 
 import urllib3
 
+from sds.signing import sign_s3
 from sds.storage.failures import BadStatus
 from sds.storage.options import StoreOptions
+from sds.storage.store import bare_tag
 from sds.types import ObjectInfo
 
 __all__ = ["Page", "RawList"]
@@ -86,7 +85,10 @@ class RawList:
     def _ask(self, http: urllib3.PoolManager, query: Mapping[str, str]) -> ElementTree.Element:
         text = "&".join(f"{quote(name, safe='')}={quote(query[name], safe='')}" for name in sorted(query))
         keys = None if self._is_anonymous else self._keys()
-        headers = {} if keys is None else _sign(self._url, text, self._region, *keys)
+        headers = {}
+        if keys is not None:
+            id, secret, token = keys
+            headers = sign_s3("GET", self._url, id, secret, self._region, query=text, token=token)
         if self._settings.get("request_payer"):
             headers["x-amz-request-payer"] = "requester"
         url = f"{self._url}?{text}"
@@ -106,7 +108,7 @@ def _parse(root: ElementTree.Element) -> Page:
     is_escaped = _text(root, "EncodingType") == "url"
     folders = [name(_text(each, "Prefix")) for each in root.iter("CommonPrefixes")]
     objects = [
-        ObjectInfo(name(_text(each, "Key")), int(_text(each, "Size") or 0), _text(each, "ETag").strip('"'))
+        ObjectInfo(name(_text(each, "Key")), int(_text(each, "Size") or 0), bare_tag(_text(each, "ETag")))
         for each in root.iter("Contents")
     ]
     return Page(folders, objects)
@@ -114,24 +116,3 @@ def _parse(root: ElementTree.Element) -> Page:
 
 def _text(element: ElementTree.Element, name: str) -> str:
     return element.findtext(name) or ""
-
-
-def _sign(url: str, query: str, region: str, id: str, secret: str, token: str | None) -> dict[str, str]:
-    """Headers that sign a GET by AWS's Signature Version 4."""
-    parts = urlsplit(url)
-    now = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-    headers = {"host": parts.netloc, "x-amz-content-sha256": "UNSIGNED-PAYLOAD", "x-amz-date": now}
-    if token is not None:
-        headers["x-amz-security-token"] = token
-    names = ";".join(sorted(headers))
-    listed = "".join(f"{name}:{headers[name]}\n" for name in sorted(headers))
-    canonical = "\n".join(["GET", parts.path, query, listed, names, "UNSIGNED-PAYLOAD"])
-    scope = f"{now[:8]}/{region}/s3/aws4_request"
-    text = "\n".join(["AWS4-HMAC-SHA256", now, scope, hashlib.sha256(canonical.encode()).hexdigest()])
-    key = f"AWS4{secret}".encode()
-    for word in scope.split("/"):
-        key = hmac.digest(key, word.encode(), "sha256")
-    signature = hmac.digest(key, text.encode(), "sha256").hex()
-    del headers["host"]  # the client says it
-    credential = f"Credential={id}/{scope}, SignedHeaders={names}, Signature={signature}"
-    return {**headers, "Authorization": f"AWS4-HMAC-SHA256 {credential}"}

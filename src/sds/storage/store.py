@@ -21,7 +21,7 @@ from sds.storage.retries import retrying
 from sds.types import ObjectInfo
 from sds.urls import split
 
-__all__ = ["Body", "Store", "Stores", "Buffer", "is_other", "size_in"]
+__all__ = ["Body", "Store", "Stores", "Buffer", "bare_tag", "is_other"]
 
 T = TypeVar("T")
 _MAX_OPEN = 1000  # an index may name millions of hosts
@@ -49,13 +49,9 @@ class Body(NamedTuple):
 _NO_TAG = re.compile(r"\d+-(.*[.: ].*)?")  # size and time of change, which a listing and a header spell in other ways
 
 
-_SIZE = re.compile(r"(\d{1,15})-\d+\.\d{6}")  # as version_of spells it where there is no tag
-
-
-def size_in(version: str | None) -> int | None:
-    """The size that a version without a tag tells of."""
-    match = _SIZE.fullmatch(version or "")
-    return None if match is None else int(match[1])
+def bare_tag(tag: str) -> str:
+    """An ETag without its quotes and the mark of a weak one."""
+    return tag.removeprefix("W/").strip('"')
 
 
 def is_other(version: str, expected: str | None) -> bool:

@@ -19,10 +19,10 @@ import urllib3
 
 from sds.errors import AccessDenied, FetchError, IntegrityError, UnsupportedSource
 from sds.storage.checksums import digest_of_headers
-from sds.storage.cloud import CloudStore, bare_tag, version_of
+from sds.storage.cloud import CloudStore, version_of
 from sds.storage.failures import BadStatus, of_status, translate
 from sds.storage.options import StoreOptions
-from sds.storage.store import Body, Buffer
+from sds.storage.store import Body, Buffer, bare_tag
 from sds.types import ObjectInfo
 from sds.urls import redact
 

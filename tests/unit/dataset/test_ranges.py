@@ -8,8 +8,8 @@ import pytest
 
 from sds.dataset.ranges import Ranges, ranged_columns
 from sds.fetch import HEAD, File
-from sds.storage.store import size_in
 from sds.transforms import DecodeAudio, DecodeVideo, DecodeVideoAndAudio, RenameFields, presets
+from sds.types import size_in
 
 LARGE = 16 * 2**20
 

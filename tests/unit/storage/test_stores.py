@@ -12,8 +12,9 @@ import pytest
 from sds.errors import AccessDenied, OptionError, UnsupportedSource
 from sds.storage import StoreOptions, Stores, is_other
 from sds.storage import store as store_module
-from sds.storage.cloud import bare_tag, version_of
+from sds.storage.cloud import version_of
 from sds.storage.listing import list_below
+from sds.storage.store import bare_tag
 from sds.storage.web import WebStore, _digest, _is_odd, _version
 from sds.types import ObjectInfo
 

@@ -18,9 +18,10 @@ from urllib.parse import quote
 import urllib3
 
 from sds.errors import SdsError
+from sds.signing import sign_s3
 from sds.testing.servers.caddy import Proxy, Request
 from sds.testing.servers.process import LOOPBACK, STOP_TIMEOUT_S, Server, find_program
-from sds.testing.servers.signing import sign_azure, sign_s3
+from sds.testing.servers.signing import sign_azure
 
 __all__ = ["AzureServer", "GCSServer", "S3Server"]
 
