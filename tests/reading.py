@@ -1,7 +1,8 @@
 """A reader that may be killed at any moment: started again, it goes on from where its last state says.
 
 Every object's name is the hash of its bytes, and the reader checks each file that it is given. After every batch it
-writes down its state and what was delivered until then; after a worker's death it goes on by itself.
+writes down its state and what was delivered until then; after a worker's death it goes on by itself. It reads
+`num_epochs`, and more of them until the file `enough` is there.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ def main(settings: dict[str, Any]) -> None:
     loader = sds.StreamingDataLoader(dataset, 4, num_workers=2, multiprocessing_context=settings["start_method"])
     if known["state"] is not None:
         loader.load_state_dict(known["state"])
-    while dataset.epoch < settings["num_epochs"]:
+    enough = Path(settings["enough"])
+    while dataset.epoch < settings["num_epochs"] or not enough.exists():
         workers: set[int] = set()
         try:
             for batch in loader:
