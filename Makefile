@@ -47,9 +47,14 @@ lint: $(READY)
 unit: $(READY)
 	$(BIN)/python -m pytest tests/unit tests/properties -n 2 -q
 
+# A test over processes and clocks that fails beside others runs once more, alone, and must pass then; its first failure
+# stays in the output, to be looked into.
+AGAIN = -q --last-failed --last-failed-no-failures none
+
 integration: $(READY) $(AZURITE)
-	$(BIN)/python -m pytest tests/contracts tests/integration -n 2 --dist loadfile -m 'not soak and not speed' -q
-	$(BIN)/python -m pytest tests/integration -m speed -q
+	$(BIN)/python -m pytest tests/contracts tests/integration -n 2 --dist loadfile -m 'not soak and not speed' -q \
+		|| $(BIN)/python -m pytest tests/contracts tests/integration -m 'not soak and not speed' $(AGAIN)
+	$(BIN)/python -m pytest tests/integration -m speed -q || $(BIN)/python -m pytest tests/integration -m speed $(AGAIN)
 
 docs-test: $(READY)
 	$(BIN)/python -m pytest tests/docs -n 2 -q
@@ -73,7 +78,7 @@ fuzz: $(READY)
 
 # 10,000 broken files of each kind
 fuzz-media: $(READY)
-	SDS_FUZZ_FILES=10000 $(BIN)/python -m pytest tests/integration/test_media_*.py -k broken -q
+	SDS_FUZZ_FILES=10000 $(BIN)/python -m pytest tests/integration/test_media_*.py -k broken -q -o timeout=3600 -o faulthandler_timeout=0
 
 # pages that are made of docstrings
 reference: $(READY)

@@ -196,6 +196,31 @@ class TestState:
 
         assert check_resume(loader, [Topology(2)], every=2, keys=named_keys) > 3
 
+    @pytest.mark.soak
+    @pytest.mark.parametrize("schedule", SCHEDULES)
+    @pytest.mark.parametrize("stop", ["first", "all"])
+    @pytest.mark.parametrize("strategy", ["no_mixing", "mix_all", "custom"])
+    def test_survives_the_whole_product(self, mixed, schedule, stop, strategy):
+        """Schedules, groups, stop rules, ranks, threads and worker processes, each stopped and gone on as each other.
+
+        Where ranks take streams of their own, the order belongs to the number of ranks, and only workers change.
+        """
+        ids = (0, 0, 1) if strategy == "custom" else (0, 0, 0)
+        streams = {name: {"mixing_group_id": i, "batch_size": 12} for name, i in zip("abc", ids, strict=True)}
+        sizes = {"a": {"max_size": 30}, "b": {"max_size": 18}, "c": {"max_size": 7}}
+
+        def loader(topology, world):
+            options = {"num_workers": topology.num_workers} if topology.num_workers else {}
+            shape = {"stop": stop, "schedule": schedule, "strategy": strategy, "streams": streams, "datasets": sizes}
+            return mixed(world=world, **shape, **options)
+
+        if strategy == "no_mixing":
+            groups = [[Topology(1), Topology(2), Topology(3, num_workers=2)]]
+        else:
+            groups = [[Topology(2), Topology(2, num_workers=2)], [Topology(3), Topology(3, num_workers=1)]]
+        for topologies in groups:
+            assert check_resume(loader, topologies, num_epochs=1, every=5, keys=named_keys) > 5
+
     def test_goes_on_with_other_ranks_each_stream_where_it_was(self, mixed):
         """Ranks that take their own streams deal them out otherwise; no row is lost or repeated."""
         seen, state = {name: [] for name in "abc"}, None
