@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 DEMO := $(VENV)/.demo
 AZURITE := $(VENV)/.azurite
 
-.PHONY: demo test setup azurite lint unit integration docs-test soak bench-media bench-tensors fuzz fuzz-media reference clean
+.PHONY: demo test setup azurite lint unit integration docs-test ray-test bigquery soak bench-media bench-tensors fuzz fuzz-media reference clean
 
 demo: $(DEMO)
 	$(BIN)/sds demo
@@ -56,12 +56,24 @@ integration: $(READY) $(AZURITE)
 		|| $(BIN)/python -m pytest tests/contracts tests/integration -m 'not soak and not speed' $(AGAIN)
 	$(BIN)/python -m pytest tests/integration -m speed -q || $(BIN)/python -m pytest tests/integration -m speed $(AGAIN)
 
+# Ray is half a gigabyte that nothing else needs: the tests of it are skipped where it is not installed
+ray-test: $(READY)
+	$(INSTALL) -e '.[ray]'
+	$(BIN)/python -m pytest tests/integration/test_tensors_ray.py -q
+
 docs-test: $(READY)
 	$(BIN)/python -m pytest tests/docs -n 2 -q
 
 # what takes too long for every change: many more seeds, killed and gone on with
 soak: $(READY) $(AZURITE)
 	$(BIN)/python -m pytest tests -m soak -q
+
+# exports from BigQuery, against an emulator in a venv of its own: about 400 MB, once
+BQ := $(VENV)/bigquery
+bigquery: $(READY)
+	test -x $(BQ)/bin/bqemulator || ($(PYTHON) -m venv $(BQ) && $(BQ)/bin/python -m pip install --quiet --disable-pip-version-check \
+		bqemulator==1.4.0 duckdb==1.5.5 duckdb-extensions duckdb-extension-spatial numpy)
+	SDS_BIGQUERY_EMULATOR=$(BQ)/bin/bqemulator $(BIN)/python -m pytest tests/integration/test_export_bigquery.py -m soak -q
 
 bench-media: $(READY)
 	$(BIN)/python benchmarks/images.py

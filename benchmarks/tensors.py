@@ -2,12 +2,14 @@
 
     python benchmarks/tensors.py [--samples 8000] [--batch 64] [--batches 40] [--rounds 5] [--folder DIR]
     python benchmarks/tensors.py --open 1000000
+    python benchmarks/tensors.py --loader
 
 Every row fills one tensor [batch, 16, 32, 64] of float32, again and again. `cold` has the files' pages dropped before
 (posix_fadvise), `warm` reads the same batches again. Each measurement is a process of its own; rounds interleave the
 rows; medians are printed, and the growth of peak memory in batches, mapped pages included. `torch.load mmap` keeps its
-shards mapped, `whole` loads a shard when it needs one, `npz` keeps its files open. Packages that are not installed are
-left out:
+shards mapped, `whole` loads a shard when it needs one, `npz` keeps its files open. `--loader` measures the same samples
+as shuffled batches of a StreamingDataLoader, warm, beside a plain DataLoader. Packages that are not installed are left
+out:
 
     pip install litdata pylance
 """
@@ -238,6 +240,28 @@ print(f"shapes of {len(numbers)} samples: {1000 * took:.0f} ms, {cache.num_reads
         subprocess.run([sys.executable, "-c", program, str(folder)], check=True)
 
 
+def measure_loader(folder: Path, num: int, batch: int, rounds: int) -> None:
+    """Epochs of shuffled batches: ours, and torch's DataLoader over the same cache; samples per second, medians."""
+    from torch.utils.data import DataLoader, RandomSampler
+
+    from sds import StreamingDataLoader, StreamingDataset
+    from sds.tensors import TensorCache
+
+    with tempfile.TemporaryDirectory() as dst, StreamingDataset(folder, dst, shuffle_seed=1) as dataset:
+        cache = TensorCache(folder)
+        plain = DataLoader(cache, batch, sampler=RandomSampler(cache))  # type: ignore[arg-type]
+        loaders = {"StreamingDataLoader": StreamingDataLoader(dataset, batch), "DataLoader": plain}
+        found: dict[str, list[float]] = {name: [] for name in loaders}
+        for _ in range(rounds + 1):
+            for name, loader in loaders.items():
+                begin = time.perf_counter()
+                for each in loader:
+                    assert each["latent"].shape[1:] == SHAPE
+                found[name].append(num / (time.perf_counter() - begin))
+    for name, rates in found.items():
+        print(f"{name:20} {statistics.median(rates[1:]):8.0f} samples/s")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--samples", type=int, default=8000)
@@ -246,6 +270,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--open", type=int)
+    parser.add_argument("--loader", action="store_true")
     parser.add_argument("--row", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.row:
@@ -258,6 +283,7 @@ def main() -> None:
             open_large(base / f"open-{given.open}", given.open)
             return
         rows = [row for row in ROWS if importlib.util.find_spec(ROWS[row][1])]
+        rows = [row for row in rows if ROWS[row][0] == "sds"] if given.loader else rows
         for row in rows:
             folder = base / ROWS[row][0]
             if not (folder / "done").exists():
@@ -266,6 +292,9 @@ def main() -> None:
                 ROWS[row][2](folder, given.samples)
                 (folder / "done").touch()
                 print(f"{ROWS[row][0]} written in {time.perf_counter() - begin:.0f} s")
+        if given.loader:
+            measure_loader(base / "sds", given.samples, given.batch, given.rounds)
+            return
         found: dict[str, list[dict[str, float]]] = {row: [] for row in rows}
         sizes = ["--samples", given.samples, "--batch", given.batch, "--batches", given.batches, "--folder", base]
         for _ in range(given.rounds):

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 import psutil
 import pytest
+from hypothesis import settings
 
 import fetching
 import sds
@@ -22,6 +23,10 @@ pytest.register_assert_rewrite("sds.testing.contracts")  # before it is imported
 
 from sds.testing import AzureServer, GCSServer, HTTPServer, S3Server  # noqa: E402
 from sds.testing.servers import running  # noqa: E402
+
+# no example has a time of its own to keep: machines are shared
+settings.register_profile("sds", deadline=None)
+settings.load_profile("sds")
 
 # a shell starts what it puts into the background with SIGINT ignored, and so would be all that tests start
 signal.signal(signal.SIGINT, signal.default_int_handler)

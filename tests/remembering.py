@@ -23,10 +23,10 @@ def sample_of(number: int, side: int = 4) -> dict[str, Any]:
     }
 
 
-def build(folder: str, num: int, log: str, rank: int = 0, size: int = 1, shard_size: int = 4000) -> None:
+def build(folder: str, num: int, log: str, rank: int = 0, size: int = 1, shard_size: int = 4000, **store: Any) -> None:
     """Builds a rank's share of a cache; each sample that is computed is noted first."""
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    with TensorCacheWriter(folder, shard_size) as writer:
+    with TensorCacheWriter(folder, shard_size, **store) as writer:
         for number in range(rank, num, size):
             if str(number) not in writer:
                 os.write(file, f"{number}\n".encode())

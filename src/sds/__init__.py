@@ -12,6 +12,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from sds import errors as errors
+    from sds import observe as observe
     from sds import plan as plan
     from sds import tensors as tensors
     from sds import testing as testing
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from sds.dataset import interleave as interleave
     from sds.errors import SdsError as SdsError
     from sds.loader import BroadcastLoader as BroadcastLoader
+    from sds.loader import DevicePrefetcher as DevicePrefetcher
     from sds.loader import MultiStreamDataLoader as MultiStreamDataLoader
     from sds.loader import StreamingDataLoader as StreamingDataLoader
     from sds.loader import StreamOptions as StreamOptions
@@ -35,6 +37,7 @@ _HOMES = {
     "StreamOptions": "sds.loader",
     "interleave": "sds.dataset",
     "concatenate": "sds.dataset",
+    "DevicePrefetcher": "sds.loader",
     "BroadcastLoader": "sds.loader",
     "World": "sds.world",
     "Batch": "sds.types",
@@ -43,6 +46,7 @@ _HOMES = {
     "plan": "sds.plan",
     "transforms": "sds.transforms",
     "tensors": "sds.tensors",
+    "observe": "sds.observe",
     "testing": "sds.testing",
 }
 

@@ -7,39 +7,36 @@ reads.
 
 from __future__ import annotations
 
+import heapq
+import os
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
-from sds.units import format_bytes
+from sds.stats import STAGES, Slow, Stats, Traffic
 
-__all__ = ["STAGES", "Event", "Probe", "Stats", "Tally"]
+__all__ = ["STAGES", "Counted", "Event", "Probe", "Recorder", "Slice", "Stats", "Tally"]
 
-STAGES = ("fetch", "decode", "transform", "collate", "device", "consumer")
-
-_KNOBS = {
-    "fetch": "try another num_downloading_workers, or give the cache more room (cache_limit)",
-    "decode": "raise the loader's num_threads or num_workers, or ask for a smaller resolution",
-    "transform": "use num_workers > 0 for Python-heavy transforms",
-    "collate": "use num_workers > 0, or return smaller tensors",
-    "device": "pin_memory=True and a deeper prefetch",
-    "consumer": "none here: the training step is what takes the time",
-}
+_NUM_SLOWEST = 20
+_MAX_STORES = 1000  # that are counted each for itself: an index may name millions of hosts
 
 
 class Event(msgspec.Struct, frozen=True):
-    """One finished piece of work: the stage, when it began (monotonic seconds), how long it took, what it was about."""
+    """One finished piece of work: the stage, when it began (monotonic seconds), how long it took, what it was about.
+
+    `kind` is 'busy', 'wait' (for that stage), or 'download' (by the fetch server, whatever the others did meanwhile).
+    """
 
     stage: str
     start_s: float
     duration_s: float
     subject: str = ""
     num_bytes: int = 0
+    kind: str = "busy"
 
 
 class Probe(Protocol):
@@ -50,88 +47,56 @@ class Probe(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class Stats:
-    """What happened so far, summed over threads and processes."""
+class Slice(NamedTuple):
+    """An event, and the process and thread that it happened in."""
 
-    samples: int = 0
-    batches: int = 0
-    bytes_downloaded: int = 0
-    requests: int = 0
-    retries: int = 0
-    hedges: int = 0
-    hits: int = 0
-    misses: int = 0
-    evictions: int = 0
-    waits: int = 0
-    failures: int = 0
-    stand_ins: int = 0
-    dropped: int = 0
-    range_reads: int = 0
-    range_fallbacks: int = 0
-    time_to_first_batch: float | None = None
-    wall_s: float = 0.0
-    wait_s: Mapping[str, float] = field(default_factory=dict)
-    busy_s: Mapping[str, float] = field(default_factory=dict)
+    event: Event
+    pid: int
+    tid: int
+    thread: str
 
-    @property
-    def rows_per_s(self) -> float:
-        """Samples delivered per second of wall time."""
-        return self.samples / self.wall_s if self.wall_s else 0.0
+    @classmethod
+    def here(cls, event: Event) -> Slice:
+        """An event of this thread."""
+        thread = threading.current_thread()
+        return cls(event, os.getpid(), thread.native_id or 0, thread.name)
 
-    @property
-    def bytes_per_s(self) -> float:
-        """Bytes downloaded per second of wall time."""
-        return self.bytes_downloaded / self.wall_s if self.wall_s else 0.0
 
-    @property
-    def hit_rate(self) -> float:
-        """Share of the files asked for that were in the cache."""
-        return self.hits / (self.hits + self.misses) if self.hits + self.misses else 0.0
+class Recorder:
+    """A probe that keeps what it hears until somebody takes it: worker processes send it home."""
 
-    @property
-    def bottleneck(self) -> str:
-        """The stage that most of the time went to; 'consumer' when data was ready before it was asked for."""
-        # a loader's caller waits for batches, a bare iteration's for files and its own transforms
-        waited = self.wait_s.get("consumer", self.wait_s.get("fetch", 0.0) + sum(self.busy_s.values()))
-        if waited < 0.1 * self.wall_s or not waited:
-            return "consumer"
-        stalls = {"fetch": self.wait_s.get("fetch", 0.0)}
-        stalls |= {s: self.busy_s.get(s, 0.0) for s in ("decode", "transform", "collate", "device")}
-        return max(stalls, key=lambda s: stalls[s])
+    def __init__(self) -> None:
+        self._slices: list[Slice] = []
 
-    def __str__(self) -> str:
-        first = "-" if self.time_to_first_batch is None else f"{self.time_to_first_batch:.2f} s"
-        busy = "  ".join(f"{s} {self.busy_s[s]:.2f} s" for s in STAGES if self.busy_s.get(s, 0.0) >= 0.005)
-        return "\n".join(
-            [
-                f"samples: {self.samples} in {self.wall_s:.2f} s ({self.rows_per_s:.0f}/s), first batch after {first}",
-                f"downloaded: {format_bytes(self.bytes_downloaded)} ({format_bytes(self.bytes_per_s)}/s) "
-                f"in {self.requests} requests, {self.retries} retries, {self.hedges} hedges",
-                f"cache: {self.hits} hits, {self.misses} misses ({self.hit_rate:.1%} hit rate), "
-                f"{self.evictions} evictions"
-                + (f", {self.waits} waits for room ({self.wait_s.get('room', 0.0):.1f} s)" if self.waits else ""),
-                *(
-                    [f"by ranges: {self.range_reads} files, {self.range_fallbacks} of them fetched whole after all"]
-                    if self.range_reads
-                    else []
-                ),
-                f"failures: {self.failures}, stand-ins: {self.stand_ins}, dropped by transforms: {self.dropped}",
-                f"busy: {busy or 'nothing measurable'}",
-                f"bottleneck: {self.bottleneck} ({_KNOBS[self.bottleneck]})",
-            ]
-        )
+    def emit(self, event: Event) -> None:
+        """Keeps an event."""
+        self._slices.append(Slice.here(event))
+
+    def take(self) -> list[Slice]:
+        """What was kept since the last time."""
+        taken, self._slices = self._slices, []
+        return taken
+
+
+class Counted(msgspec.Struct):
+    """What a tally added up since it was last drained; travels from worker processes."""
+
+    counts: dict[str, int] = {}
+    busy: dict[str, float] = {}
+    wait: dict[str, float] = {}
+    depths: dict[str, tuple[float, int]] = {}
+    traffic: dict[tuple[str, str], tuple[int, int]] = {}
+    slowest: list[Slow] = []
 
 
 class Tally:
-    """Adds up counts and durations; safe from many threads; small enough to travel from worker processes as a dict."""
+    """Adds up counts and durations; safe from many threads."""
 
     def __init__(self, probe: Probe | None = None) -> None:
         self.probe = probe
         self._lock = threading.Lock()
-        self._counts: dict[str, int] = {}
-        self._busy: dict[str, float] = {}
-        self._wait: dict[str, float] = {}
+        self._sums = Counted()
+        self._crew = 0, 0
         self._started: float | None = None
         self._first: float | None = None
         self._last: float | None = None
@@ -139,29 +104,65 @@ class Tally:
     def count(self, name: str, number: int = 1) -> None:
         """Adds to a count, named like a field of Stats."""
         with self._lock:
-            self._counts[name] = self._counts.get(name, 0) + number
+            counts = self._sums.counts
+            counts[name] = counts.get(name, 0) + number
 
     def add_busy(self, stage: str, start_s: float, *, subject: str = "", num_bytes: int = 0) -> None:
         """Adds the time since `start_s` (time.perf_counter) to a stage's work."""
         duration = time.perf_counter() - start_s
         with self._lock:
-            self._busy[stage] = self._busy.get(stage, 0.0) + duration
+            busy = self._sums.busy
+            busy[stage] = busy.get(stage, 0.0) + duration
         if self.probe is not None:
             self.probe.emit(Event(stage, start_s, duration, subject, num_bytes))
 
-    def add_wait(self, stage: str, seconds: float) -> None:
-        """Adds to what was spent waiting for a stage."""
+    def add_wait(self, stage: str, seconds: float, *, start_s: float | None = None, subject: str = "") -> None:
+        """Adds to what was spent waiting for a stage, from `start_s` on (time.perf_counter), else until now."""
         with self._lock:
-            self._wait[stage] = self._wait.get(stage, 0.0) + seconds
+            wait = self._sums.wait
+            wait[stage] = wait.get(stage, 0.0) + seconds
+        if self.probe is not None and stage in STAGES:
+            start_s = time.perf_counter() - seconds if start_s is None else start_s
+            self.probe.emit(Event(stage, start_s, seconds, subject, kind="wait"))
 
     @contextmanager
-    def waiting(self, stage: str) -> Iterator[None]:
+    def waiting(self, stage: str, subject: str = "") -> Iterator[None]:
         """Adds the time inside the block to what was spent waiting for a stage."""
         start = time.perf_counter()
         try:
             yield
         finally:
-            self.add_wait(stage, time.perf_counter() - start)
+            self.add_wait(stage, time.perf_counter() - start, start_s=start, subject=subject)
+
+    def add_depth(self, queue: str, depth: int) -> None:
+        """Notes how much was ready in a queue when something was taken out of it."""
+        with self._lock:
+            total, number = self._sums.depths.get(queue, (0.0, 0))
+            self._sums.depths[queue] = total + depth, number + 1
+
+    def add_traffic(self, store: str, requests: int, num_bytes: int, storage_class: str = "standard") -> None:
+        """Adds to what a bucket or host was asked for."""
+        with self._lock:
+            if len(self._sums.traffic) >= _MAX_STORES and (store, storage_class) not in self._sums.traffic:
+                store = f"{store.partition('://')[0]}://(others)"
+            before = self._sums.traffic.get((store, storage_class), (0, 0))
+            self._sums.traffic[store, storage_class] = before[0] + requests, before[1] + num_bytes
+
+    def add_download(self, url: str, start_s: float, seconds: float, num_bytes: int) -> None:
+        """Notes a download of the fetch server; the URL is without secrets."""
+        with self._lock:
+            slowest = self._sums.slowest
+            if len(slowest) < _NUM_SLOWEST:
+                heapq.heappush(slowest, Slow(seconds, url, num_bytes))
+            elif seconds > slowest[0].seconds:
+                heapq.heapreplace(slowest, Slow(seconds, url, num_bytes))
+        if self.probe is not None:
+            self.probe.emit(Event("fetch", start_s, seconds, url, num_bytes, "download"))
+
+    def set_crew(self, num_workers: int, num_threads: int) -> None:
+        """Says who makes the batches from now on."""
+        with self._lock:
+            self._crew = num_workers, num_threads
 
     def begin(self) -> None:
         """Starts the wall clock, unless it runs already."""
@@ -173,38 +174,48 @@ class Tally:
         with self._lock:
             self._last = time.perf_counter()
             self._first = self._first if self._first is not None else self._last
-            self._counts["samples"] = self._counts.get("samples", 0) + num_samples
-            self._counts["batches"] = self._counts.get("batches", 0) + batches
+            counts = self._sums.counts
+            counts["samples"] = counts.get("samples", 0) + num_samples
+            counts["batches"] = counts.get("batches", 0) + batches
 
-    def drain(self) -> dict[str, dict[str, float]]:
+    def drain(self) -> Counted:
         """Takes out what was added since the last drain, to be merged elsewhere; the clock stays here."""
         with self._lock:
-            parts: dict[str, dict[str, float]] = {
-                "counts": dict(self._counts),
-                "busy": dict(self._busy),
-                "wait": dict(self._wait),
-            }
-            self._counts, self._busy, self._wait = {}, {}, {}
-            return parts
+            sums, self._sums = self._sums, Counted()
+            return sums
 
-    def merge(self, parts: Mapping[str, Mapping[str, float]]) -> None:
+    def merge(self, theirs: Counted) -> None:
         """Adds what another process drained."""
         with self._lock:
-            for name, number in parts["counts"].items():
-                self._counts[name] = self._counts.get(name, 0) + int(number)
-            for mine, theirs in ((self._busy, parts["busy"]), (self._wait, parts["wait"])):
-                for stage, seconds in theirs.items():
-                    mine[stage] = mine.get(stage, 0.0) + seconds
+            mine = self._sums
+            for name, number in theirs.counts.items():
+                mine.counts[name] = mine.counts.get(name, 0) + number
+            for ours, others in ((mine.busy, theirs.busy), (mine.wait, theirs.wait)):
+                for stage, seconds in others.items():
+                    ours[stage] = ours.get(stage, 0.0) + seconds
+            for queue, (total, times) in theirs.depths.items():
+                before = mine.depths.get(queue, (0.0, 0))
+                mine.depths[queue] = before[0] + total, before[1] + times
+            for store, (requests, num_bytes) in theirs.traffic.items():
+                had = mine.traffic.get(store, (0, 0))
+                mine.traffic[store] = had[0] + requests, had[1] + num_bytes
+            mine.slowest = heapq.nlargest(_NUM_SLOWEST, mine.slowest + theirs.slowest)
+            heapq.heapify(mine.slowest)
 
     def stats(self) -> Stats:
         """The sums so far, as a frozen value."""
         with self._lock:
-            start = self._started
+            start, sums = self._started, self._sums
             return Stats(
                 # the counts are named like the fields; one that a fetch server of another release knows is left out
-                **{name: number for name, number in self._counts.items() if name in Stats.__dataclass_fields__},
+                **{name: number for name, number in sums.counts.items() if name in Stats.__dataclass_fields__},
+                num_workers=self._crew[0],
+                num_threads=self._crew[1],
                 time_to_first_batch=None if start is None or self._first is None else self._first - start,
                 wall_s=0.0 if start is None or self._last is None else self._last - start,
-                wait_s=dict(self._wait),
-                busy_s=dict(self._busy),
+                wait_s=dict(sums.wait),
+                busy_s=dict(sums.busy),
+                queue_depths={queue: total / times for queue, (total, times) in sums.depths.items()},
+                traffic=tuple(Traffic(*store, *paid) for store, paid in sums.traffic.items()),
+                slowest=tuple(sorted(sums.slowest, reverse=True)),
             )

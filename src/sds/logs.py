@@ -26,8 +26,11 @@ class _Stderr(logging.StreamHandler):  # type: ignore[type-arg]  # generic for t
             super().emit(record)
 
 
-def set_up() -> None:
+def set_up(who: str = "") -> None:
     """Gives the logger its level and its way to stderr. Harmless when repeated; a level set in code stays.
+
+    Args:
+        who: stands before each line, where there are several processes: "rank 1", "rank 0 worker 2".
 
     Raises:
         OptionError: SDS_LOG_LEVEL is no level.
@@ -38,7 +41,10 @@ def set_up() -> None:
         if wanted not in LEVELS:
             raise OptionError(f"SDS_LOG_LEVEL is unknown: {wanted!r}", hint=f"one of {', '.join(LEVELS)}")
         logger.setLevel(wanted.upper())
-    if not any(isinstance(handler, _Stderr) for handler in logger.handlers):
+    handler = next((each for each in logger.handlers if isinstance(each, _Stderr)), None)
+    if handler is None:
         handler = _Stderr()
-        handler.setFormatter(logging.Formatter("%(name)s %(levelname)s: %(message)s"))
         logger.addHandler(handler)
+    if who or handler.formatter is None:
+        prefix = f"{who}: ".replace("%", "%%") if who else ""
+        handler.setFormatter(logging.Formatter(f"%(name)s %(levelname)s: {prefix}%(message)s"))

@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 from sds.errors import OptionError
 from sds.redaction import redact
 
-__all__ = ["SCHEMES", "Address", "host_of", "is_remote", "local_path", "redact", "split"]
+__all__ = ["SCHEMES", "Address", "host_of", "is_remote", "local_path", "redact", "root_of", "split"]
 
 # what people write -> what it is
 SCHEMES = {
@@ -46,8 +46,10 @@ def _scheme(url: str) -> str:
         return ""
     scheme = SCHEMES.get(match[1].lower())
     if scheme is None:
-        known = ", ".join(sorted(set(SCHEMES)))
-        raise OptionError(f"URL has an unknown scheme: {redact(url)}", hint=f"known schemes: {known}", url=redact(url))
+        hint = f"known schemes: {', '.join(sorted(set(SCHEMES)))}"
+        if match[1].lower() == "hf":
+            hint = "a hub's own addresses need its client: download the files, or give their https:// URLs"
+        raise OptionError(f"URL has an unknown scheme: {redact(url)}", hint=hint, url=redact(url))
     return scheme
 
 
@@ -78,6 +80,12 @@ def split(url: str) -> Address:
         kind = "host" if scheme.startswith("http") else "bucket"
         raise OptionError(f"URL names no {kind}: {redact(url)}", hint=f"{scheme}://<{kind}>/<path>", url=redact(url))
     return Address(scheme, root, key)
+
+
+def root_of(url: str) -> str:
+    """The bucket or host of a URL, with its scheme: what is slow, overloaded, lying or paid for as one."""
+    scheme, _, rest = url.partition("://")
+    return f"{scheme}://{rest.partition('/')[0]}"
 
 
 def host_of(url: str) -> str | None:

@@ -134,7 +134,7 @@ def test_no_credentials_are_denied_by_s3_and_let_in_when_it_is_open(s3: S3Server
     for ask in ask_everything(
         f"s3://{BUCKET}/key", StoreOptions(settings={"endpoint": s3.endpoint, "anonymous": True})
     ):
-        with pytest.raises(AccessDenied):
+        with pytest.raises(AccessDenied, match=r"leave storage_options=\{'anonymous': True\} out"):
             ask()
     with S3Server(anonymous=True) as public:
         public.create_bucket(BUCKET)
@@ -157,7 +157,11 @@ def test_a_missing_bucket_is_not_found(scheme: str, request: pytest.FixtureReque
     server = request.getfixturevalue({"s3": "s3", "gs": "gcs", "az": "azure"}[scheme])
     options = StoreOptions(settings=server.storage_options)
     for ask in ask_everything(f"{scheme}://no-such-bucket/key", options)[:3]:
-        with pytest.raises(ObjectNotFound):
+        with pytest.raises(ObjectNotFound, match=f"there is no bucket {scheme}://no-such-bucket: "):
+            ask()
+    server.create_bucket(BUCKET)
+    for ask in ask_everything(f"{scheme}://{BUCKET}/no-such-key", options)[:2]:
+        with pytest.raises(ObjectNotFound, match=f"the bucket {scheme}://{BUCKET} exists: "):
             ask()
 
 

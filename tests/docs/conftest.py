@@ -6,7 +6,9 @@ photos.parquet     id, image (path), caption, width, height, quality
 photos.csv         the same
 urls.csv           id, image (an http URL), caption
 my_code.py         chain: a list of transforms
+export.yaml        an export of photos.parquet
 faces.tensors      a small tensor cache
+run.jsonl          the record of a run
 output/my-dataset  a training dataset as ComfyUI saves it
 s3://my-bucket/    faces.tensors/, photos/, texts/, photos.parquet (with s3:// URLs), shards/part-*.parquet (its parts)
 """
@@ -16,14 +18,18 @@ from __future__ import annotations
 import csv
 import gc
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
 
+import sds
+from sds.stats import Beginning, Moment, Stats
 from sds.tensors import TensorCacheWriter
 from sds.testing import HTTPServer, S3Server
 from sds.testing.media import make_images
@@ -32,6 +38,17 @@ NUM_PHOTOS = 64
 CODE = """from sds.transforms import presets
 
 chain = presets.create_standard_image_pipeline("image", resolution=(32, 32))
+"""
+EXPORT = """
+engine: duckdb
+sql_query: |
+  SELECT id, image, caption, quality
+  FROM 'photos.parquet'
+  WHERE quality >= 0.25
+  ORDER BY id
+destination: exported/
+val_ratio: 0.1
+max_num_val_rows: 1000
 """
 
 
@@ -75,6 +92,10 @@ def furnished(tmp_path_factory: pytest.TempPathFactory, s3: S3Server, http_serve
     write_csv(folder / "urls.csv", [{k: row[k] for k in ("id", "image", "caption")} for row in fetched])
 
     (folder / "my_code.py").write_text(CODE)
+    (folder / "export.yaml").write_text(EXPORT)
+    begun = Beginning(time.time(), 0, sds.__version__, 1)
+    moments = [Moment(float(k), Stats(samples=10 * k, batches=k, wall_s=float(k))) for k in range(1, 4)]
+    (folder / "run.jsonl").write_bytes(b"".join(msgspec.json.encode(each) + b"\n" for each in (begun, *moments)))
     with TensorCacheWriter(folder / "faces.tensors") as writer:
         for number in range(8):
             writer.add(f"face-{number}", {"latent": torch.full((4, 8, 8), float(number)), "age": 20 + number})

@@ -13,7 +13,6 @@ import pytest
 import sds
 from docs.pages import ROOT, pages
 from sds import errors, logs, transforms
-from sds.dataset.options import _NOT_YET
 from sds.transforms import presets
 
 TRANSFORMS_PAGE = """\
@@ -52,6 +51,7 @@ def text(page: str) -> str:
         ("loader.md", sds.StreamingDataLoader),
         ("loader.md", sds.MultiStreamDataLoader),
         ("loader.md", sds.StreamOptions),
+        ("loader.md", sds.DevicePrefetcher),
     ],
 )
 def test_the_reference_has_every_keyword_with_its_default(page: str, thing: type):
@@ -63,13 +63,6 @@ def test_the_reference_has_every_keyword_with_its_default(page: str, thing: type
         assert row is not None, f"{name} is not in {page}"
         if parameter.default is not inspect.Parameter.empty:
             assert f"`{parameter.default!r}`" in row.split("|")[2], f"{name} has another default in {page}"
-
-
-def test_the_reference_says_what_is_not_there_yet():
-    rows = [line for line in text("dataset.md").splitlines() if line.startswith("| `") and "*not yet*" in line]
-    assert {row.split("`")[1] for row in rows} == set(_NOT_YET)
-    changes = (ROOT / "CHANGELOG.md").read_text().partition("### Not yet")[2]
-    assert [name for name in _NOT_YET if f"`{name}`" not in changes] == []
 
 
 def test_the_reference_has_every_public_name():

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch.utils.data import DataLoader
 
 import fetching
 import sds
@@ -89,18 +90,91 @@ def test_a_pause_of_the_training_loop_is_no_failure_however_long(index: Path, ds
     dataset.close()
 
 
-def test_a_loop_that_asks_and_gets_nothing_is_told(index: Path, dst: Path) -> None:
-    """A batch of four paths and room for three is no pause, but a limit that is too small. What the error says does."""
-    dataset = dataset_of(index, dst, cache_limit=3 * SIZE, timeout=0.2)
-    with sds.StreamingDataLoader(dataset, 4, num_threads=4) as loader, pytest.raises(CacheFull) as caught:
-        next(iter(loader))
-    dataset.close()
+def load(dataset: sds.StreamingDataset, **options: Any) -> None:
+    with sds.StreamingDataLoader(dataset, 4, num_threads=4, **options) as loader:
+        for batch in loader:
+            assert all(Path(path).stat().st_size == SIZE for path in batch["url"])
+
+
+def iterate(dataset: sds.StreamingDataset) -> None:
+    for sample in dataset:
+        assert all(Path(sample[column]).stat().st_size == SIZE for column in ("url", "other") if column in sample)
+
+
+def look_up(dataset: sds.StreamingDataset) -> None:
+    for sample, i in zip(dataset, range(1, 5), strict=False):
+        assert Path(dataset[i]["url"]).exists() and Path(sample["url"]).exists()
+
+
+def cut(dataset: sds.StreamingDataset) -> None:
+    assert all(Path(sample["url"]).exists() for sample in dataset[2:8])
+
+
+def lockstep(dataset: sds.StreamingDataset) -> None:
+    with dataset_of(dataset._options.src, Path(dataset._options.fetch.dst), cache_limit=None) as other:
+        for one, two in zip(dataset, other, strict=True):
+            assert Path(one["url"]).exists() and Path(two["url"]).exists()
+
+
+@pytest.mark.parametrize(
+    ("use", "limit", "least", "most", "columns"),
+    [
+        (load, 3, 4, 7, ["url"]),  # a batch of four; its threads wait for the next batch too
+        (iterate, 1, 2, 2, ["url", "other"]),
+        (look_up, 1, 2, 3, ["url"]),  # inside a loop, whose sample stays
+        (cut, 4, 6, 6, ["url"]),
+        (lockstep, 1, 2, 2, ["url"]),
+    ],
+)
+def test_what_could_never_end_is_told_at_once_and_the_limit_that_is_named_does(
+    index: Path, dst: Path, use: Callable[[Any], None], limit: int, least: int, most: int, columns: list[str]
+) -> None:
+    """All who hold files wait for more: nobody need wait for the timeout, which is a minute, ten for who holds some."""
+    lines = [line.split(",") for line in index.read_text().splitlines()[1:]]
+    others = [url for _, url in lines[1:] + lines[:1]]
+    rows = [f"{i},{url},{other}" for (i, url), other in zip(lines, others, strict=True)]
+    index.write_text("\n".join(["index,url,other", *rows]))
+    began = time.monotonic()
+    with (
+        dataset_of(index, dst, columns_to_download=columns, cache_limit=limit * SIZE, timeout=60) as dataset,
+        pytest.raises(CacheFull) as caught,
+    ):
+        use(dataset)
+    assert time.monotonic() - began < 40
     found = re.search(r"cache_limit of at least (\d+) bytes", str(caught.value))
-    assert found is not None and 4 * SIZE <= int(found[1]) <= 7 * SIZE  # its threads wait for the next batch too
-    dataset = dataset_of(index, dst, cache_limit=int(found[1]), timeout=20)
-    with sds.StreamingDataLoader(dataset, 4, num_threads=4) as loader:
-        assert len(next(iter(loader))["url"]) == 4
-    dataset.close()
+    assert found is not None and least * SIZE <= int(found[1]) <= most * SIZE
+    with dataset_of(index, dst, columns_to_download=columns, cache_limit=int(found[1]), timeout=60) as dataset:
+        use(dataset)
+
+
+def test_files_that_are_given_back_and_found_again_do_not_hide_it(
+    http_server: HTTPServer, dst: Path, new_name: Callable[[], str]
+) -> None:
+    """What is only prefetched is let go of whenever somebody starves, asked for again, and in the cache still."""
+    *small, large = fetching.publish(http_server, new_name(), [SIZE] * 3 + [3 * SIZE])
+    client = FetchClient(FetchOptions(dst=str(dst), limit=3 * SIZE))
+    for url in small:
+        fetching.get(client, url)
+    held, *_, wanted = client.submit([[(url, None)] for url in (*small, large)])
+    held.take()
+    began = time.monotonic()
+    with pytest.raises(CacheFull, match="cache_limit of at least") as caught:
+        wanted.take()
+    assert time.monotonic() - began < 40 and str(4 * SIZE) <= caught.value.hint.split()[4] <= str(6 * SIZE)
+    client.close()
+
+
+def test_a_bare_loop_over_paths_needs_room_for_one(index: Path, dst: Path) -> None:
+    with dataset_of(index, dst, cache_limit=SIZE) as dataset:
+        iterate(dataset)
+    assert fetching.num_bytes_on_disk(dst) <= SIZE
+
+
+def test_under_torchs_own_loader_the_paths_of_a_batch_are_good(index: Path, dst: Path) -> None:
+    """Nobody can see its batches, in this process either."""
+    with dataset_of(index, dst, cache_limit=16 * SIZE, prefetch=2) as dataset:
+        for batch in DataLoader(dataset, batch_size=6):
+            assert all(Path(path).stat().st_size == SIZE for path in batch["url"])
 
 
 def test_a_paused_loop_in_another_process_is_waited_for(

@@ -28,7 +28,7 @@ for url, ticket in prefetched(client, urls, lambda each: [(each, None)], args['a
     (path,) = ticket.take()
     wrong += not right(path, url, sizes[name])
     ticket.release()
-counts = client.tally.drain()['counts']
+counts = client.tally.drain().counts
 client.close()
 print(json.dumps({'wrong': wrong, **counts}))
 """
@@ -189,6 +189,22 @@ def test_larger_than_the_limit_fails_at_once(http_server: HTTPServer, dst: Path,
     client.close()
 
 
+def test_a_client_that_was_just_closed_has_no_limit_any_more(
+    http_server: HTTPServer, dst: Path, new_name: Callable[[], str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The server may not have noticed yet that it is gone: nobody is warned of its limit, nor held to it."""
+    caplog.set_level(logging.WARNING, "sds.fetch")
+    (url,) = fetching.publish(http_server, new_name(), [10_000])
+    for number in range(1, 30):
+        client = FetchClient(FetchOptions(dst=str(dst), limit=10_000 * number))
+        client.submit([[(url, None)]])  # which nobody waits for, nor reads
+        client.close()
+    last = FetchClient(FetchOptions(dst=str(dst)))
+    last.head(url)
+    assert not caplog.records
+    last.close()
+
+
 def test_of_two_limits_the_smaller_holds_and_both_are_told(
     http_server: HTTPServer, dst: Path, new_name: Callable[[], str], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -206,7 +222,7 @@ def test_of_two_limits_the_smaller_holds_and_both_are_told(
     assert "smaller limit, which holds: 20 KB" in caplog.text
     third = FetchClient(FetchOptions(dst=str(dst)))
     third.head(urls[0])
-    assert caplog.text.count("smaller limit") == 2  # and one that comes later
+    assert caplog.text.count("smaller limit") == 1  # one that comes later is in the same program: it was told
     small.close()
     for ticket in large.submit([[(url, None)] for url in urls]):  # who is gone has no say
         ticket.take()

@@ -14,7 +14,7 @@ import torch
 
 import sds
 import texts
-from sds.errors import TransformError
+from sds.errors import FetchTimeout, TransformError
 from sds.testing import Topology, check_resume
 
 ALL = texts.ids(*range(40))
@@ -126,7 +126,7 @@ class TestErrors:
 
     def test_a_step_that_takes_too_long_is_an_error(self, make):
         loader = sds.StreamingDataLoader(make(transforms=[texts.Slow(1)]), 1, num_workers=1, timeout=0.2)
-        with pytest.raises(RuntimeError, match="timed out"):
+        with pytest.raises(FetchTimeout, match=r"no batch in 0.2 s from the worker processes"):
             list(loader)
 
 

@@ -8,12 +8,13 @@ import time
 from collections import Counter
 
 import pytest
+import torch
 from torch.utils.data import DataLoader
 
 import sds
 import texts
 from integration.gang import Gangs
-from sds.errors import SdsError, TooManyFailures
+from sds.errors import FetchTimeout, SdsError, TooManyFailures
 from sds.testing import Topology, check_resume
 
 SOON_S = 20.0
@@ -40,6 +41,15 @@ def named_keys(batch):
 
 def take(loader, number):
     return list(itertools.islice(iter(loader), number))
+
+
+def sleep_long(sample):
+    time.sleep(60)
+    return sample
+
+
+def weigh_a_megabyte(sample):
+    return {**sample, "weight": torch.zeros(1_000_000, dtype=torch.uint8)}
 
 
 @pytest.fixture
@@ -94,6 +104,31 @@ class TestWorkers:
             with pytest.raises(TooManyFailures, match=r"^stream 'b': "):
                 take(loader, 50)
             assert {failure.key for failure in loader.quarantine()["b"]} and not loader.quarantine()["a"]
+
+    def test_that_are_late_name_the_stream(self, mixed):
+        stuck = {"b": {"transforms": [sleep_long]}}
+        with mixed(datasets=stuck, num_workers=1, timeout=3) as loader:
+            with pytest.raises(FetchTimeout, match=r"^stream 'b': no batch in 3 s") as caught:
+                take(loader, 50)
+            assert caught.value.hint
+
+    def test_stay_within_so_many_bytes_together(self, mixed):
+        options = {"num_workers": 2, "prefetch_batches": 20, "multiprocessing_context": "fork"}
+        with mixed() as threads:
+            whole = [named_keys(batch) for batch in take(threads, 30)]
+        heavy = {name: {"transforms": [weigh_a_megabyte]} for name in "ab"}
+        with mixed(datasets=heavy, prefetch_bytes="10mb", **options) as loader:
+            iterator = iter(loader)
+            got = [named_keys(next(iterator)) for _ in range(5)]
+            budget, most = loader._making._budget, 0
+            deadline = time.monotonic() + 1.0  # a caller that is busy with something else
+            while time.monotonic() < deadline:
+                most = max(most, budget.waiting)
+                time.sleep(0.01)
+            # one batch weighs 2 or 4 MB, and the one that is waited for may always be sent
+            assert 6_000_000 < most <= 14_000_000
+            got += [named_keys(next(iterator)) for _ in range(25)]
+        assert got == whole
 
     def test_a_mix_of_samples_in_workers(self, make):
         def keys(num_workers):

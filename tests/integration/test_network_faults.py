@@ -105,6 +105,26 @@ def test_what_passes_is_survived(start: Start, proxy: FaultyProxy, s3: S3Server,
     assert stats.requests == len(asked) and asked.count("GET") == stats.retries + 1
 
 
+@pytest.mark.parametrize(
+    "faults",
+    [
+        [Fault("status", method="HEAD", status=404)],  # it comes between the two questions
+        [Fault("status", method="HEAD", status=404), Fault("status", method="GET", status=403)],
+        [Fault("status", method="HEAD", status=404), Fault("status", method="GET", status=503)],
+        [Fault("status", method="HEAD", status=404), Fault("reset", method="GET")],
+    ],
+    ids=["here", "403", "503", "reset"],
+)
+def test_an_object_that_is_not_there_is_not_there_whatever_a_second_question_meets(
+    start: Start, proxy: FaultyProxy, s3: S3Server, bucket: str, faults: list[Fault]
+) -> None:
+    s3.put(bucket, "late.bin", BODY)
+    proxy.set_faults(*faults)
+    with pytest.raises(ObjectNotFound, match="object not found"):
+        start().head(f"s3://{bucket}/late.bin")
+    assert [each.method for each in proxy.exchanges(f"/{bucket}/late.bin")] == ["HEAD", "GET"]
+
+
 @pytest.mark.parametrize("fault", [Fault("flip"), Fault("short", matching=True), Fault("long", matching=True)])
 def test_checksums_find_what_lengths_do_not(
     start: Start, proxy: FaultyProxy, s3: S3Server, bucket: str, fault: Fault

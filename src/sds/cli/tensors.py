@@ -6,21 +6,19 @@ computed stays, and no tensor of it is read to find that out.
 
 from __future__ import annotations
 
-import importlib
 import json
-import os
 import sys
-from collections.abc import Iterable
+from contextlib import redirect_stdout
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sds.cli.tensors_build import Build, compute_on_ray, load_chain
 from sds.errors import OptionError
 from sds.units import format_bytes
 
 if TYPE_CHECKING:
     from sds.tensors import TensorCache
-    from sds.types import Sample
 
 __all__ = ["app"]
 
@@ -31,7 +29,6 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-_BATCH = 8  # rows per step of a build: what a bar counts, and what an interrupt may cost in time
 _MAX_SHOWN = 8  # kinds of samples that are printed
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
@@ -89,24 +86,30 @@ def build(
     dst: Annotated[str | None, typer.Option(help="The cache folder of fetched files.")] = None,
     shard_size: Annotated[str, typer.Option(help="Bytes of tensors per file.")] = "512mb",
     version: Annotated[str | None, typer.Option(help="Says what the chain does, in place of its code's hash.")] = None,
+    engine: Annotated[str | None, typer.Option(help="ray: spread over Ray's workers, which share PATH.")] = None,
+    num_workers: Annotated[
+        int | None, typer.Option(min=1, help="With an engine: how many workers. Default: 2.")
+    ] = None,
+    worker_gpus: Annotated[
+        float | None, typer.Option(min=0, help="With an engine: GPUs of a worker. Default: 0.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Run a chain over a dataset and keep what it makes; started again, it goes on where it stopped."""
-    import sds
     from sds.observe import ProgressBar
     from sds.tensors import TensorCache
-    from sds.transforms import Remember
 
-    chain = load_chain(transforms)
-    dataset = sds.StreamingDataset(
-        src,
-        dst,
-        transforms=[Remember(chain, path, version=version, by="key", shard_size=shard_size), KeepKey()],
-        columns_to_download=download,
-        index_col_name=id_column,
-        sql_query=query,
-    )
-    with dataset, sds.StreamingDataLoader(dataset, _BATCH, num_threads=threads, collate_fn=len) as loader:
+    asked = Build(src, path, transforms, threads, download, id_column, query, dst, shard_size, version)
+    if engine == "ray":
+        load_chain(transforms)  # what is wrong with it is told before anything is started
+        with redirect_stdout(sys.stderr):  # Ray speaks of what dies; results alone are for stdout
+            compute_on_ray(asked, num_workers or 2, worker_gpus or 0.0)
+    elif engine is not None:
+        raise OptionError(f"engine is unknown: {engine!r}", hint="'ray', or leave it out for this process")
+    elif num_workers is not None or worker_gpus is not None:
+        hint = "add --engine ray; in this process, --threads says how many compute side by side"
+        raise OptionError("--num-workers and --worker-gpus are for an engine", hint=hint)
+    with asked.open() as dataset, asked.load(dataset) as loader:
         bar = ProgressBar(loader, f"build {path}", unit="steps")
         for _ in bar:
             bar.note(f"{loader.stats().samples} samples")
@@ -118,41 +121,6 @@ def build(
         print(f"failed: {failure.key} at stage {failure.stage}: {failure.reason}", file=sys.stderr)
     if failures:
         raise typer.Exit(1)
-
-
-class KeepKey:
-    """Lets go of everything but the key: a build has no use for what it has written already, so it is not read."""
-
-    takes_lazy = True
-
-    def __call__(self, sample: Sample) -> Sample:
-        """The sample's key, if the chain left it that."""
-        return {"key": sample.get("__sample_key__", "")}
-
-
-def load_chain(name: str) -> list[Any]:
-    """The transforms that `module:name` stands for.
-
-    Raises:
-        OptionError: there is no such module or name, or it is no chain.
-    """
-    module_name, _, attribute = name.partition(":")
-    hint = "module:name, where name is a list of transforms, or a function without arguments that returns one"
-    if not module_name or not attribute:
-        raise OptionError(f"transforms is not module:name: {name!r}", hint=hint)
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())  # as `python -m` has it: a script beside the data is the usual case
-    try:
-        value = getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError) as error:
-        raise OptionError(f"transforms cannot be imported: {name!r}: {error}", hint=hint) from error
-    try:
-        chain = value() if callable(value) else value
-    except TypeError as error:
-        raise OptionError(f"transforms is no chain: {name!r}: {error}", hint=hint) from error
-    if not isinstance(chain, Iterable) or isinstance(chain, str | bytes | dict):
-        raise OptionError(f"transforms is no chain: {name!r} is {type(chain).__name__}", hint=hint)
-    return list(chain)
 
 
 def _facts(cache: TensorCache) -> dict[str, Any]:

@@ -30,11 +30,10 @@ class Delivery:
 
     def deliver(self, job: Job, ticket: Ticket, held: list[Ticket]) -> list[Sample] | None:
         """The samples of a job, or None if it failed and that was counted; `held` gets the ticket if it must stay."""
-        was_leased = ticket.is_leased
         try:
             samples = self.pipeline.finish(job, ticket)
         except SdsError as error:
-            if was_leased and not ticket.is_leased:
+            if ticket.is_over:
                 raise  # another thread let go of the files, to stop this: nobody asks for the sample any more
             ticket.release()
             self.policy.failed(job.row, error)
@@ -57,7 +56,8 @@ class Delivery:
         seed = pipeline.options.shuffle_seed or 0
         num_dropped = 0
         for attempt in range(1, _MAX_STAND_INS + 1):
-            row_id = derive_key(seed, "stand-in", job.epoch, job.position, attempt) % len(pipeline.index)
+            drawn = derive_key(seed, "stand-in", job.epoch, job.position, attempt)
+            row_id = drawn % len(pipeline.index) if job.alike is None else job.alike(job.row.id, drawn, attempt)
             other = pipeline.prepare(pipeline.index.rows([row_id])[0], job.epoch, job.position)
             (ticket,) = self.client.submit([other.files])
             held.append(ticket)  # whoever stops the step lets go of it

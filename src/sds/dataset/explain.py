@@ -4,14 +4,26 @@ from __future__ import annotations
 
 from sds.dataset.options import Options
 from sds.index import Index, IndexFacts
+from sds.index.holding import HeldIndex
+from sds.index.lazy import LazyIndex
+from sds.index.lazy_choice import efficiency
 from sds.plan import Plan
 from sds.units import format_bytes
 from sds.world import World
 
 __all__ = ["explain"]
 
+_HELD = {
+    "tar": "bytes of members, read where they lie in their shards",
+    "parquet": "bytes in the table, read a row group at a time",
+    "lance": "bytes in the table, taken by Lance",
+}
 
-def explain(options: Options, index: Index, plan: Plan, world: World) -> str:
+_GOOD = 0.5  # of the time of a read
+_FEW = 1_000_000  # rows that are no burden as a whole
+
+
+def explain(options: Options, index: Index, plan: Plan, world: World, epoch: int = 0) -> str:
     """A line per decision: what is read, how many rows are left and why, in which order, by whom, cached how."""
     facts = index.facts
     rank, size = world.replica
@@ -29,19 +41,34 @@ def explain(options: Options, index: Index, plan: Plan, world: World) -> str:
         )
     if options.index.max_size is not None:
         lines.append(f"max_size: {options.index.max_size}")
-    lines.append(f"index: {'used where it lies' if facts.in_place else 'memory-mapped Arrow'}: {facts.path}")
+    if isinstance(index, LazyIndex):
+        lines += _chunks(index)
+    else:
+        lines.append(f"index: {'used where it lies' if facts.in_place else 'memory-mapped Arrow'}: {facts.path}")
+        lines.append(f"plan: {_mapped(options, facts, plan)}")
     columns = list(index.columns_to_download)
     nothing = "parts of its shards, where it is remote" if facts.kind == "tensors" else "nothing (metadata only)"
-    lines.append(f"download: {columns or nothing}")
+    held = f" ({_HELD[index.held.kind]})" if isinstance(index, HeldIndex) and columns else ""
+    lines.append(f"download: {columns or nothing}{held}")
     if options.memory is not None:
         lines.append(f"remember: {options.memory.path} ({options.memory.fingerprint})")
+    if plan.weights is not None:
+        how = "by a schedule" if plan.schedule is not None else "the same each epoch"
+        column = options.index.weight_col_name
+        lines.append(f"weights: column {column!r}, {how}: {plan.length(epoch)} samples in epoch {epoch}")
     shuffle = "none, index order (scan)" if plan.seed is None else f"global, seed {plan.seed}, anew each epoch (take)"
+    if plan.seed is not None and plan.chunk_sizes is not None:
+        shuffle = (
+            f"chunks, then rows inside windows of {plan.reach} chunks (lazy_index_reach), seed {plan.seed}, anew each "
+            "epoch"
+        )
     lines.append(f"shuffle: {shuffle}")
     if options.unaligned:
-        lines.append(f"partition: none: each rank goes through all {plan.length(0)} samples, in an order of its own")
+        length = plan.length(epoch)
+        lines.append(f"partition: none: each rank goes through all {length} samples, in an order of its own")
     else:
         how = "interleaved" if plan.shares == 1 else f"node-affine: {plan.shares} shares of rows that stay with a node"
-        lines.append(f"partition: rank {rank} of {size}: {-(-plan.length(0) // size)} samples an epoch, {how}")
+        lines.append(f"partition: rank {rank} of {size}: {-(-plan.length(epoch) // size)} samples an epoch, {how}")
     fetch = options.fetch
     limit = "no limit" if fetch.limit is None else f"limit {format_bytes(fetch.limit)}"
     if fetch.ttl_s is not None:
@@ -53,6 +80,52 @@ def explain(options: Options, index: Index, plan: Plan, world: World) -> str:
         ahead += f", {format_bytes(fetch.ahead_bytes)}"
     lines.append(f"cache: {fetch.dst} ({limit}, policy {fetch.policy}); prefetch {ahead}")
     return "\n".join(lines)
+
+
+def _mapped(options: Options, facts: IndexFacts, plan: Plan) -> str:
+    """Scan or take, for a table whose rows are all as near."""
+    query = "" if options.index.sql_query is None else f"the query ran once and left {facts.rows_after_query} rows; "
+    if plan.seed is None:
+        return f"scan: {query}rows are read in their order (shuffle_seed shuffles them)"
+    return f"take: {query}any row of a mapped table costs the same (shuffle_seed=None reads them in their order)"
+
+
+def _chunks(index: LazyIndex) -> list[str]:
+    """What a lazy index does, and what could be better."""
+    manifest, choice = index.manifest, index.manifest.choice
+    sizes, chunk = index.chunk_sizes, manifest.chunk_size
+    layout, reading = manifest.layout, index.reading
+    num_bytes = format_bytes(layout.num_bytes)
+    lines = [
+        f"index: lazy, {len(sizes)} chunks of {chunk} rows, {num_bytes} uncompressed in {len(layout.footers)} files; "
+        f"{manifest.rows_read} rows were looked at to count them ({manifest.facts.path})",
+        f"plan: {choice.kind}: {choice.why}",
+    ]
+    if choice.kind == "take":
+        lines.append(
+            "reading: the rows that are left were copied once, and are mapped (lazy_index_plan='scan' does not)"
+        )
+        return lines
+    empty = int((sizes == 0).sum())
+    share = efficiency(choice, chunk)
+    lines.append(
+        f"reading: {reading.num_threads} chunks at once, at most {reading.num_chunks} in a process; {share:.1%} of a "
+        f"read is reading{f'; {empty} chunks have no row left and are never read' if empty else ''}"
+    )
+    if share < _GOOD:
+        lines.append("advice: larger chunks (lazy_index_chunk_size) would be read faster")
+    largest = max(max(footer.group_rows, default=0) for footer in layout.footers)
+    if not reading.is_sequential and largest > 2 * chunk:
+        lines.append(
+            f"advice: row groups have up to {largest} rows, and are decoded about {largest // chunk} times an epoch: "
+            f"lazy_index_chunk_size={largest}, or files with smaller row groups, would save that"
+        )
+    if manifest.sql is not None and len(index) < _FEW:
+        lines.append(
+            f"advice: only {len(index)} rows are left: without lazy_index_chunk_size they are shuffled as a whole, "
+            "once the query ran"
+        )
+    return lines
 
 
 def _files(facts: IndexFacts) -> str:

@@ -7,6 +7,7 @@ into tensors) lets its files go at once, so that a tight cache limit is no obsta
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections import deque
 from typing import Any
@@ -31,20 +32,33 @@ class Leases:
     def __init__(self, keep: int = 1, max_bytes: int | None = None) -> None:
         self._keep = keep
         self._max_bytes = max_bytes
-        self._groups: deque[tuple[list[Ticket], int]] = deque()
+        self._groups: deque[tuple[list[Ticket], int, int]] = deque()  # tickets, bytes, and the thread they are for
         self._num_bytes = 0
         self._lock = threading.RLock()
 
     def hold(self, tickets: list[Ticket]) -> None:
         """Holds the tickets of a sample or batch that is about to be delivered; lets go of those that are past."""
+        for ticket in tickets:
+            ticket.hand_to(threading.get_ident())  # when this thread goes on, they come free
         size = sum(ticket.num_bytes for ticket in tickets) if self._max_bytes is not None else 0
         with self._lock:
-            self._groups.append((tickets, size))
+            self._groups.append((tickets, size, threading.get_ident()))
             self._num_bytes += size
             while len(self._groups) > 1 and (
                 len(self._groups) > self._keep or (self._max_bytes is not None and self._num_bytes > self._max_bytes)
             ):
                 self._let_go()
+
+    def trim(self) -> None:
+        """Lets all go but the last of each thread that lives: somebody waits for room."""
+        with self._lock:
+            last = {thread: k for k, (_, _, thread) in enumerate(self._groups)}
+            kept = {k for thread, k in last.items() if thread in sys._current_frames()} | {len(self._groups) - 1}
+            groups = list(enumerate(self._groups))
+            self._groups = deque(group for k, group in groups if k not in kept)
+            while self._groups:
+                self._let_go()
+            self._groups.extend(group for k, group in groups if k in kept)
 
     def release(self) -> None:
         """Lets everything go."""
@@ -53,7 +67,7 @@ class Leases:
                 self._let_go()
 
     def _let_go(self) -> None:
-        tickets, size = self._groups.popleft()
+        tickets, size, _ = self._groups.popleft()
         self._num_bytes -= size
         for ticket in tickets:
             ticket.release()

@@ -33,6 +33,8 @@ def get_several(delivery: Delivery, epoch: int, ids: Sequence[int], leases: Leas
     pipeline = delivery.pipeline
     jobs = [pipeline.prepare(row, epoch, row.id) for row in pipeline.index.rows(row_ids)]
     tickets = delivery.client.submit([job.files for job in jobs])
+    if len(jobs) > 1 and not pipeline.options.transforms:
+        delivery.client.want(tickets)  # samples of paths: all files stay until all are here
     held: list[Ticket] = []
 
     def make(k: int) -> Any:

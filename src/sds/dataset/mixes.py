@@ -19,6 +19,7 @@ from sds.dataset.progress import Progress
 from sds.dataset.slots import Work
 from sds.errors import OptionError
 from sds.plan import Permutation
+from sds.plan.plan import find_laps
 from sds.plan.turns import balanced, count_turns, occurrences
 from sds.seeds import derive_key
 from sds.world import World
@@ -63,6 +64,11 @@ class Interleaving(MixedDataset):
         """Samples until the turn of a member that has been gone through, or until all have been."""
         return self._length
 
+    def __len__(self) -> int:
+        if self.is_endless:
+            raise TypeError("a mix with stop='never' has no length: it goes on for ever ('first' and 'all' have one)")
+        return super().__len__()
+
     def _find_length(self) -> int:
         order = balanced(self._counts)
         ends = []
@@ -105,7 +111,7 @@ class Concatenation(MixedDataset):
 
     def __init__(self, members: Sequence[OrderedDataset], seed: int | None, world: World | None) -> None:
         super().__init__(members, seed, world)
-        self.progress = Progress(self.plan_key, is_endless=False)
+        self.progress = Progress(self.plan_key, is_endless=False, length=self.length)
 
     @property
     def is_endless(self) -> bool:
@@ -123,7 +129,7 @@ class Concatenation(MixedDataset):
     def work(self, world: World, epoch: int, blocks: Iterable[IntArray], worker: int = 0) -> Iterator[Work]:
         """The members' work at arrays of positions; those past the end are in the epochs that follow."""
         for block in blocks:
-            laps, places = np.divmod(block, self.length(epoch))
+            laps, places = find_laps(self.length, epoch, block)
             cuts = np.flatnonzero(np.diff(laps)) + 1
             for part, lap in zip(np.split(places, cuts), laps[np.r_[0, cuts]].tolist(), strict=True):
                 yield from super().work(world, epoch + lap, [part], worker)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import fields
 from multiprocessing.context import get_spawning_popen
 from typing import Any
 
@@ -23,9 +22,10 @@ from sds.dataset.slots import Work
 from sds.dataset.state import PlanKey, State, hash_key
 from sds.errors import OptionError, StateMismatch
 from sds.events import Stats, Tally
+from sds.stats import merged_stats
 from sds.world import World
 
-__all__ = ["MixedDataset", "merged_stats"]
+__all__ = ["MixedDataset"]
 
 _BLOCK = 64  # positions looked up at once, as rows are
 
@@ -170,21 +170,6 @@ class MixedDataset(OrderedDataset):
         self.__dict__.update(state)
         self._agreement = Agreement()
         self._pid, self._tally = os.getpid(), Tally()
-
-
-def merged_stats(own: Stats, parts: Sequence[Stats]) -> Stats:
-    """What was handed out and when, from one; everything else, summed over the others too."""
-    sums: dict[str, Any] = {}
-    for field in fields(Stats):
-        values = [getattr(each, field.name) for each in (own, *parts)]
-        if field.name in ("samples", "batches", "time_to_first_batch", "wall_s"):
-            sums[field.name] = values[0]
-        elif isinstance(values[0], int):
-            sums[field.name] = sum(values)
-        else:
-            stages = dict.fromkeys(stage for each in values for stage in each)
-            sums[field.name] = {stage: sum(each.get(stage, 0.0) for each in values) for stage in stages}
-    return Stats(**sums)
 
 
 def checked_members(members: Any) -> list[OrderedDataset]:

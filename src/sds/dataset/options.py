@@ -12,7 +12,7 @@ import os
 import re
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,9 @@ from sds.fetch import FetchOptions
 from sds.fetch.evict import POLICIES
 from sds.fetch.protocol import STORAGE_OPTIONS
 from sds.index import IndexOptions
+from sds.index.provider import describe_provider, is_provider
+from sds.plan.blocks import DEFAULT_REACH
+from sds.plan.weights import WeightSchedule
 from sds.tensors.remember import MemoryOptions, find_memory
 from sds.types import DataType, Transform
 from sds.units import parse_bytes, parse_seconds
@@ -59,6 +62,31 @@ class FailureOptions:
 
 
 @dataclass(frozen=True)
+class LazyOptions:
+    """How an index is read in chunks, if it is.
+
+    Attributes:
+        num_threads: chunks that are read at once.
+        prefetch_factor: chunks that are read ahead, for each of them.
+        reach: chunks whose rows are shuffled with each other.
+    """
+
+    num_threads: int = 2
+    prefetch_factor: int = 3
+    reach: int = DEFAULT_REACH
+
+    def __post_init__(self) -> None:
+        check_count("lazy_index_num_threads", self.num_threads, minimum=1)
+        check_count("lazy_index_prefetch_factor", self.prefetch_factor, minimum=1)
+        check_count("lazy_index_reach", self.reach, minimum=1)
+
+    @property
+    def ahead(self) -> int:
+        """Chunks that are read ahead."""
+        return self.num_threads * self.prefetch_factor
+
+
+@dataclass(frozen=True)
 class Options:
     """All that a dataset was asked for, by room."""
 
@@ -76,6 +104,8 @@ class Options:
     infinite: bool = False
     unaligned: bool = False
     node_affine: bool | int = False
+    weight_schedule: WeightSchedule | None = None
+    lazy: LazyOptions = field(default_factory=LazyOptions)
     memory: MemoryOptions | None = None
 
     @property
@@ -84,15 +114,6 @@ class Options:
         sources = self.src if isinstance(self.src, list | tuple) else [self.src]
         texts = [redact(os.fspath(each)) if isinstance(each, str | os.PathLike) else repr(each) for each in sources]
         return texts[0] if len(texts) == 1 else f"{texts[0]} and {len(texts) - 1} more"
-
-
-# keyword -> (the value that means "not used", what it will do): gone from here when its room is built
-_NOT_YET: Mapping[str, tuple[Any, str]] = {
-    "lazy_index_chunk_size": (None, "reading the index in chunks"),
-    "lazy_index_num_threads": (2, "threads that read chunks of the index"),
-    "lazy_index_prefetch_factor": (3, "chunks of the index read ahead"),
-    "weight_col_name": (None, "weights"),
-}
 
 
 _SAMPLES_IN_BYTES = 1024  # fetched ahead at most, when only their bytes are bounded
@@ -105,20 +126,9 @@ _FLAGS = (
 )
 
 
-def refuse_not_yet(given: Mapping[str, Any]) -> None:
-    """A keyword whose room is not built yet is refused, never ignored."""
-    for keyword, (unused, meaning) in _NOT_YET.items():
-        if given[keyword] != unused:
-            raise OptionError(
-                f"{keyword} is not available yet: {given[keyword]!r} ({meaning})",
-                hint=f"leave {keyword} out in this version; the CHANGELOG says when it comes",
-            )
-
-
 def sort_keywords(given: Mapping[str, Any]) -> Options:
     """Makes Options out of the constructor's keywords."""
     check_choice("revalidate", given["revalidate"], ("never", "run", "always"))
-    refuse_not_yet(given)
     check_choice("cache_policy", given["cache_policy"], POLICIES)
     check_count("num_downloading_workers", given["num_downloading_workers"], minimum=1)
     check_count("num_downloading_retries", given["num_downloading_retries"], minimum=0)
@@ -133,6 +143,8 @@ def sort_keywords(given: Mapping[str, Any]) -> Options:
     if affine and given["unaligned_worker_index"]:
         hint = "with unaligned_worker_index every rank reads all rows: leave one of them out"
         raise OptionError("node_affine and unaligned_worker_index exclude each other", hint=hint)
+    _check_weights(given)
+    _check_lazy(given)
     seed = given["shuffle_seed"]
     if seed is not None:
         check_count("shuffle_seed", seed, minimum=-1)
@@ -147,7 +159,8 @@ def sort_keywords(given: Mapping[str, Any]) -> Options:
     data_type = _data_type(given["data_type"])
     dst, name = given["dst"], _name_of(given["src"]) if given["name"] is None else _folder_name(given["name"])
     return Options(
-        src=given["src"],
+        # a provider is known by its name: what it has open may not travel to workers
+        src=describe_provider(given["src"]) if is_provider(given["src"]) else given["src"],
         name=name,
         index=IndexOptions(
             columns_to_download=given["columns_to_download"],
@@ -157,10 +170,13 @@ def sort_keywords(given: Mapping[str, Any]) -> Options:
             sql_query=given["sql_query"],
             max_size=given["max_size"],
             max_index_files_to_use=given["max_index_files_to_use"],
+            weight_col_name=given["weight_col_name"],
+            lazy_index_chunk_size=given["lazy_index_chunk_size"],
+            lazy_index_plan=given["lazy_index_plan"],
         ),
         fetch=FetchOptions(
             dst=str(default_dst(name) if dst is None else _local(dst)),
-            limit=None if limit is None else parse_bytes(limit, option="cache_limit"),
+            limit=None if limit is None else _cache_limit(limit),
             policy=given["cache_policy"],
             num_connections=given["num_downloading_workers"],
             num_retries=given["num_downloading_retries"],
@@ -183,8 +199,38 @@ def sort_keywords(given: Mapping[str, Any]) -> Options:
         infinite=bool(given["infinite_iteration"]),
         unaligned=bool(given["unaligned_worker_index"]),
         node_affine=given["node_affine"],
+        weight_schedule=given["weight_schedule"],
+        lazy=LazyOptions(
+            given["lazy_index_num_threads"], given["lazy_index_prefetch_factor"], given["lazy_index_reach"]
+        ),
         memory=find_memory(transforms, pre_download, data_type),
     )
+
+
+def _check_weights(given: Mapping[str, Any]) -> None:
+    schedule = given["weight_schedule"]
+    if schedule is not None and not callable(schedule):
+        hint = "a function (epoch, values of the weight column) -> weights"
+        raise OptionError(f"weight_schedule cannot be called: {schedule!r}", hint=hint)
+    if schedule is not None and given["weight_col_name"] is None:
+        hint = "weight_col_name names the column whose values weight_schedule gets"
+        raise OptionError("weight_schedule is given without weight_col_name", hint=hint)
+    if given["weight_col_name"] is not None and given["node_affine"]:
+        hint = "leave one of them out: copies of a row are dealt to all nodes"
+        raise OptionError("weight_col_name and node_affine exclude each other", hint=hint)
+
+
+def check_chunks(options: Options, has_chunks: bool) -> None:
+    """OptionError if chunks were asked for and the source has none."""
+    if options.index.lazy_index_chunk_size is not None and not has_chunks:
+        hint = "leave lazy_index_chunk_size out: this source is not read as a whole anyway"
+        raise OptionError(f"lazy_index_chunk_size needs Parquet files: {options.source_text}", hint=hint)
+
+
+def _check_lazy(given: Mapping[str, Any]) -> None:
+    if given["lazy_index_chunk_size"] is not None and given["node_affine"]:
+        hint = "leave one of them out: chunks are mixed over the borders of nodes' shares"
+        raise OptionError("lazy_index_chunk_size and node_affine exclude each other", hint=hint)
 
 
 def _prefetch(given: Any) -> tuple[int, int | None]:
@@ -194,6 +240,16 @@ def _prefetch(given: Any) -> tuple[int, int | None]:
     samples, num_bytes = given if isinstance(given, tuple | list) and len(given) == 2 else (given, None)
     check_count("prefetch", samples, minimum=0)
     return samples, None if num_bytes is None else parse_bytes(num_bytes, option="prefetch")
+
+
+def _cache_limit(given: Any) -> int:
+    """Bytes, at least one: nobody means a part of one, nor a cache that can hold nothing."""
+    limit = parse_bytes(given, option="cache_limit")
+    is_number = not isinstance(given, str) or not given.strip()[-1].isalpha()
+    if limit < 1 or (is_number and float(given) % 1):
+        hint = 'bytes, as text such as "500mb" or "10gb", or as a whole number; None: no limit'
+        raise OptionError(f"cache_limit is impossible: {given!r}", hint=hint)
+    return limit
 
 
 def _check_settings(settings: Any) -> None:
@@ -252,6 +308,8 @@ def default_dst(name: str) -> Path:
 
 def _name_of(src: Any) -> str:
     """A folder name that says what it is, and differs for different sources."""
+    if is_provider(src):
+        src = describe_provider(src)
     text = str(src) if isinstance(src, str | os.PathLike) else repr(src)[:4096]
     stem = re.sub(r"[^A-Za-z0-9]+", "-", re.split(r"[/\\]", text.rstrip("/"))[-1].partition("?")[0]).strip("-")[:40]
     return f"{stem or 'dataset'}-{hashlib.blake2b(text.encode(), digest_size=4).hexdigest()}"

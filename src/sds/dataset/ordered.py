@@ -24,7 +24,7 @@ from sds.dataset.leases import Leases
 from sds.dataset.progress import Progress, Start
 from sds.dataset.slots import Work, open_window
 from sds.dataset.state import PlanKey, State
-from sds.dataset.workers import is_worker, worker_identity
+from sds.dataset.workers import is_batched, is_worker, worker_identity
 from sds.errors import OptionError
 from sds.events import Stats, Tally
 from sds.fetch import Ticket
@@ -38,7 +38,7 @@ IntArray = npt.NDArray[np.int64]
 
 INFINITE = 2**62
 _BLOCK = 1024  # positions computed at once: a permutation has a fixed cost per call
-_NUM_LEASES = 512  # nobody here can see batches, nor how far a loader's caller is: the files of so many samples stay
+_NUM_LEASES = 512  # where nobody can see batches, nor how far a loader's caller is: the files of so many samples stay
 
 
 class OrderedDataset(IterableDataset[Sample]):
@@ -179,12 +179,13 @@ class OrderedDataset(IterableDataset[Sample]):
     def __iter__(self) -> Iterator[Sample]:
         """This rank's and worker's samples of the current epoch, from its start or from where a loaded state says."""
         worker, num_workers = worker_identity()
-        epoch, start, taken, offset = self._begin_lane(worker, num_workers) if is_worker() else self.begin(self.world)
+        begun = self._begin_lane(worker, num_workers) if is_worker() else self.begin(self.world)
+        epoch, start, taken, offset, _ = begun
         rank, size = self.lane_of(self.world)
         lane_of = (0, 1) if self.plan_key.unaligned else (worker, num_workers)
         lane = lanes(self.horizon(epoch), start, size, rank, lane_of[1], lane_of[0])
         progress, tally = self.progress, self.tally
-        held = Leases(_NUM_LEASES, self._lease_bytes(num_workers))
+        held, is_unseen = Leases(_NUM_LEASES, self._lease_bytes(num_workers)), is_batched()
         tally.begin()
         # positions of this lane, from where it stands
         blocks = (np.asarray(lane[k : k + _BLOCK]) for k in range(taken, len(lane), _BLOCK))
@@ -213,6 +214,8 @@ class OrderedDataset(IterableDataset[Sample]):
                         progress.reach(after(k + 1, 0) if j == len(samples) else after(k, j))
                     tally.delivered(1, batches=0)
                     yield sample
+                if not is_unseen:
+                    held.release()  # the caller asks for the next sample: the paths of this one are past
             if not has_ended:
                 for delivery in self.deliveries:
                     delivery.policy.end_of_epoch()
@@ -225,12 +228,17 @@ class OrderedDataset(IterableDataset[Sample]):
         self.follow_seed()
         return self.progress.begin_lane(worker, num_workers, self.lane_of(self.world)[1])
 
-    def begin(self, world: World) -> Start:
-        """Where an iteration begins; ranks agree on it before the first one. A loaded state is used up by it."""
-        epoch, position, _ = self.progress.coming()
-        facts = {**msgspec.to_builtins(self.plan_key), "epoch": epoch, "position": position}
+    def begin(self, world: World, buckets: str | None = None) -> Start:
+        """Where an iteration begins; ranks agree on it before the first one. A loaded state is used up by it.
+
+        Args:
+            world: the process that asks, among others.
+            buckets: for batches in buckets: a hash that says which rows are of one.
+        """
+        epoch, position, _ = self.progress.coming(in_buckets=buckets is not None)
+        facts = {**msgspec.to_builtins(self.plan_key), "epoch": epoch, "position": position, "buckets": buckets}
         self._agreement.check(world, facts, self.patience_s)
-        return self.progress.begin()
+        return self.progress.begin(in_buckets=buckets is not None)
 
     @property
     def epoch(self) -> int:
@@ -258,9 +266,9 @@ class OrderedDataset(IterableDataset[Sample]):
         """
         loaded = State.from_dict(state)
         key = self.expected_key(loaded.key.seed)
-        loaded.check(key, strict=strict)
+        loaded.check(key, strict=strict, length=self.length(loaded.epoch))
         self.adopt(key)
-        self.progress.load(State(key, loaded.epoch, loaded.position, loaded.lane, loaded.offset))
+        self.progress.load(State(key, loaded.epoch, loaded.position, loaded.lane, loaded.offset, loaded.buckets))
 
     def expected_key(self, seed: int | None) -> PlanKey:  # noqa: ARG002 (a hook)
         """The key that a state with this seed must have: the dataset's own, unless its seed was to be drawn."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,8 @@ from sds.errors import SampleError, SchemaError, SdsError, TransformError
 from sds.events import Tally
 from sds.fetch import File, RemoteFile, Ticket
 from sds.index import Index
+from sds.index.held import is_place
+from sds.index.holding import HeldIndex
 from sds.plan import Plan
 from sds.seeds import derive_key
 from sds.tensors.remember import Memory, Remembered, load_samples, names_of
@@ -37,7 +39,10 @@ _BLOCK = 64  # rows are looked up in blocks: a lookup has a fixed cost
 class Job:
     """One row on its way to being a sample."""
 
-    __slots__ = ("columns", "epoch", "error", "files", "memory_key", "position", "remembered", "row", "sample")
+    __slots__ = (
+        *("alike", "columns", "entry", "epoch", "error", "files", "memory_key", "position", "remembered", "row"),
+        "sample",
+    )
 
     def __init__(self, row: Row, epoch: int, position: int) -> None:
         self.row = row
@@ -49,6 +54,9 @@ class Job:
         self.error: SdsError | None = None  # it failed before anything was fetched
         self.memory_key: str | None = None  # what its samples are remembered by
         self.remembered: Remembered | None = None  # where they are, if a pass before this one made them
+        # (row id, a random number, attempt) -> row id: which row may stand in for this one; None: any
+        self.alike: Callable[[int, int, int], int] | None = None
+        self.entry: Callable[[], Any] | None = None  # what a tensor cache has of it, if that was read with others
 
 
 class Pipeline:
@@ -63,29 +71,37 @@ class Pipeline:
         # what is remembered, and what comes after it
         self._prefix: tuple[Transform, ...] = () if memory is None else memory.prefix
         self._rest: tuple[Transform, ...] = options.transforms if memory is None else memory.after
-        self._ranges = Ranges((*self._prefix, *self._rest), index.columns_to_download, options.fetch.limit)
+        self._is_held = isinstance(index, HeldIndex)
+        if isinstance(index, HeldIndex):
+            index.use_room(options.fetch.limit)
+        columns = () if self._is_held else index.columns_to_download
+        self._ranges = Ranges((*self._prefix, *self._rest), columns, options.fetch.limit)
 
     def jobs(self, plan: Plan, epoch: int, positions: Iterable[IntArray]) -> Iterator[Job]:
         """Jobs for arrays of positions, in order; positions past the end of the epoch are in those that follow."""
-        length = plan.length(epoch)
         for block in positions:
             for start in range(0, len(block), _BLOCK):
-                laps, places = np.divmod(block[start : start + _BLOCK], length)
-                row_ids = np.empty_like(places)
+                laps, places = plan.locate(epoch, block[start : start + _BLOCK])
+                row_ids, copies = np.empty_like(places), np.empty_like(places)
                 for lap in dict.fromkeys(laps.tolist()):
-                    row_ids[laps == lap] = plan.order(epoch + lap)[places[laps == lap]]
+                    at = laps == lap
+                    row_ids[at], copies[at] = plan.find(epoch + lap, places[at])
+                    if plan.chunk_sizes is not None:
+                        ahead = plan.chunks(epoch + lap, int(places[at][0]), self.options.lazy.ahead)
+                        self.index.expect(ahead.tolist())
                 rows = self.index.rows(row_ids)
-                for row, lap, position in zip(rows, laps.tolist(), places.tolist(), strict=True):
-                    yield self.prepare(row, epoch + lap, position)
+                for row, lap, position, copy in zip(rows, laps.tolist(), places.tolist(), copies.tolist(), strict=True):
+                    yield self.prepare(row, epoch + lap, position, copy)
 
-    def prepare(self, row: Row, epoch: int, position: int) -> Job:
-        """The dict that a row starts as, and the files that it needs."""
+    def prepare(self, row: Row, epoch: int, position: int, copy: int = 0) -> Job:
+        """The dict that a row starts as, and the files that it needs; copies in one epoch have their own randomness."""
         job = Job(row, epoch, position)
+        path = ("sample", epoch, row.key, copy) if copy else ("sample", epoch, row.key)
         sample = job.sample = {
             **row.values,
             "__sample_key__": row.key,
             "__epoch__": epoch,
-            "__random_seed__": derive_key(self.options.shuffle_seed or 0, "sample", epoch, row.key),
+            "__random_seed__": derive_key(self.options.shuffle_seed or 0, *path),
         }
         if self.options.data_type is not None:
             sample["__data_type__"] = self.options.data_type
@@ -105,6 +121,8 @@ class Pipeline:
                 job.files = self.index.files(row)
             else:
                 self._collect_files(job)
+                if isinstance(self.index, HeldIndex):
+                    job.files += self.index.files(row, job.sample)
         except SdsError as error:
             job.error = _told(error, row)
         return job
@@ -120,7 +138,17 @@ class Pipeline:
         for column, origin in origins.items():
             url = job.sample.get(column)
             if url is None:
+                if column in job.sample and values.get(origin) is None and not self.options.index.allow_missing_columns:
+                    # a table has none of these: only who gives rows by number finds out now
+                    hint = "give it a value, or set allow_missing_columns=True"
+                    raise SchemaError(f"row lacks a value to download in {column!r}", hint=hint)
                 continue  # missing values are left out of the plan, or allowed
+            if type(url) is dict and url.keys() == {"bytes", "path"}:
+                url = job.sample[column] = _content_of(url, column)
+                if url is None:
+                    continue
+            if isinstance(url, bytes | bytearray | memoryview) or (self._is_held and is_place(url)):
+                continue  # the row has the bytes themselves, or the source does
             if not isinstance(url, str):
                 hint = "columns_to_download names columns of URLs or paths; leave this one out, or make it text"
                 raise SchemaError(f"column to download holds no text: {column!r} has {type(url).__name__}", hint=hint)
@@ -139,13 +167,30 @@ class Pipeline:
                 self.memory.done(job.memory_key)
         return samples
 
+    @property
+    def is_bare(self) -> bool:
+        """Whether samples are handed out as they are in a tensor cache."""
+        return not self._rest and not self._prefix
+
+    def place_of(self, job: Job) -> Remembered | None:
+        """Where a row's tensors are, if they are in a tensor cache here and may be read together with others."""
+        try:
+            if job.remembered is not None:
+                is_lazy = bool(self._rest) and getattr(self._rest[0], "takes_lazy", False)
+                return None if is_lazy else job.remembered
+            if isinstance(self.index, TensorIndex) and job.error is None and not job.files:
+                return Remembered(self.index.cache, self.index.position(job.row))
+        except SdsError:  # whoever makes the sample says so, of this row
+            pass
+        return None
+
     def _recalled(self, job: Job) -> list[Sample]:
         """The samples of a row that a pass before this one made, and what comes after that."""
         assert job.remembered is not None
         start = time.perf_counter()
         try:
             is_lazy = bool(self._rest) and getattr(self._rest[0], "takes_lazy", False)
-            samples = load_samples(job.remembered, job.sample, is_lazy=is_lazy)
+            samples = load_samples(job.remembered, job.sample, is_lazy=is_lazy, entry=job.entry)
             self.tally.add_busy("decode", start, subject=job.row.key)
             return self._run(self._rest, samples, job.row)
         except SdsError as error:
@@ -157,11 +202,19 @@ class Pipeline:
             raise job.error
         files: list[str | RemoteFile] = []
         try:
-            with self.tally.waiting("fetch"):
-                files = ticket.take_files() if job.columns else [*ticket.take()]
+            with self.tally.waiting("fetch", job.row.key):
+                files = ticket.take_files() if job.columns and not self._is_held else [*ticket.take()]
             if isinstance(self.index, TensorIndex):
                 start = time.perf_counter()
-                samples = self.index.load(job.row, job.sample, job.files, [os.fspath(file) for file in files])
+                paths = [os.fspath(file) for file in files]
+                samples = self.index.load(job.row, job.sample, job.files, paths, entry=job.entry)
+                self.tally.add_busy("decode", start, subject=job.row.key)
+            elif isinstance(self.index, HeldIndex):
+                start = time.perf_counter()
+                paths, num = [os.fspath(file) for file in files], len(job.columns)
+                job.sample.update(zip(job.columns, paths, strict=False))  # what the source holds comes after them
+                job.sample = self.index.load(job.row, job.sample, job.files[num:], paths[num:])
+                samples = [job.sample]
                 self.tally.add_busy("decode", start, subject=job.row.key)
             else:
                 files = self._as_remote(job, files)
@@ -175,9 +228,9 @@ class Pipeline:
                 samples = self.memory.put(job.memory_key, samples, begun, names)
             samples = self._run(self._rest, samples, job.row, remotes)
         except SdsError as error:
-            paths = map(_place_of, files)
+            places = map(_place_of, files)
             urls = [file.url for file in job.files]
-            _name_source(_told(error, job.row), {p: u for p, u in zip(paths, urls, strict=False) if p is not None})
+            _name_source(_told(error, job.row), {p: u for p, u in zip(places, urls, strict=False) if p is not None})
             raise
         finally:
             for column, file in zip(job.columns, files, strict=False):
@@ -237,6 +290,16 @@ class Pipeline:
             start += sum(remote.waited_s for remote in remotes)  # waiting for bytes is no work
             self.tally.add_busy(getattr(transform, "stage", "transform"), start, subject=row.key)
         return result
+
+
+def _content_of(value: dict[str, Any], column: str) -> Any:
+    """The bytes of a struct{bytes, path}; its path, if that is a URL: nobody has looked at where others lead to."""
+    if value["bytes"] is not None or value["path"] is None:
+        return value["bytes"]
+    if not is_remote(value["path"]):
+        hint = "of Arrow and JSON files, and of a lazy index, only bytes and URLs are followed: use Parquet, or URLs"
+        raise SchemaError(f"value has a local path and no bytes: {value['path']!r} in column {column!r}", hint=hint)
+    return value["path"]
 
 
 def _is_text(value: Any) -> bool:

@@ -6,13 +6,16 @@ worker process knows its own lane only; the epoch that comes next is agreed on w
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
-from sds.dataset.state import PlanKey, State
+from sds.dataset.state import BucketsDone, PlanKey, State
 from sds.dataset.workers import Epochs, is_worker, worker_identity
 from sds.errors import StateError
 
 __all__ = ["Progress", "Start"]
+
+_IN_BUCKETS = -1  # in place of an offset, where workers see it too: the position counts samples in buckets
 
 
 class Start(NamedTuple):
@@ -23,23 +26,27 @@ class Start(NamedTuple):
         position: the first position of it that counts.
         taken: how many rows of its lane a worker has handed out since that position.
         offset: how many samples of the first row were handed out before.
+        buckets: which batches were handed out before, if they were in buckets.
     """
 
     epoch: int
     position: int
     taken: int = 0
     offset: int = 0
+    buckets: BucketsDone | None = None
 
 
 class Progress:
     """Of one dataset, in one process. `key` says which order it is about."""
 
-    def __init__(self, key: PlanKey, *, is_endless: bool) -> None:
+    def __init__(self, key: PlanKey, *, is_endless: bool, length: Callable[[int], int] | None = None) -> None:
         self.key = key
+        self._length = length  # of an epoch; None: all have as many positions as there are rows
         self._is_endless = is_endless
         self._epochs = Epochs()
         self._here: State | None = None  # what was handed out; None: nothing yet
         self._loaded: State | None = None  # in a worker: where its next iteration goes on
+        self.buckets: BucketsDone | None = None  # what a loaded state says of them, until an iteration begins
         self.num_jumps = 0  # how often it was told to go on somewhere else
 
     @property
@@ -54,26 +61,40 @@ class Progress:
 
     def set_epoch(self, epoch: int) -> None:
         """The next iteration makes this epoch: from its start, or where a state of this epoch that was loaded says."""
-        coming, position, offset = self._epochs.next()
+        coming, position, offset = self._next()
         self._here = None
         self.num_jumps += 1
+        self.buckets = self.buckets if epoch == coming else None
+        offset = offset if self.buckets is None else _IN_BUCKETS
         self._epochs.set(epoch, *((position, offset) if epoch == coming else (0, 0)))
 
-    def at(self, epoch: int, position: int, offset: int = 0) -> State:
+    def at(self, epoch: int, position: int, offset: int = 0, buckets: BucketsDone | None = None) -> State:
         """The state at a position; the very end of an epoch is the beginning of the next."""
-        laps, place = divmod(position, self.key.rows)
-        return State(self.key, epoch + laps, place, offset=offset)
+        if self._length is None:
+            laps, position = divmod(position, self.key.rows)
+            epoch += laps
+        else:
+            while position and position >= (length := self._length(epoch)):
+                epoch, position = epoch + 1, position - length
+        return State(self.key, epoch, position, offset=offset, buckets=buckets)
 
-    def coming(self) -> tuple[int, int, int]:
-        """(epoch, position, offset) where the next iteration begins."""
-        return self._epochs.next()
+    def coming(self, *, in_buckets: bool = False) -> tuple[int, int, int]:
+        """(epoch, position, offset) where the next iteration begins; StateError if only one in buckets could."""
+        if self.buckets is not None and not in_buckets:
+            raise _in_buckets()
+        return self._next()
 
-    def begin(self) -> Start:
+    def _next(self) -> tuple[int, int, int]:
+        epoch, position, offset = self._epochs.next()
+        return epoch, position, max(0, offset)
+
+    def begin(self, *, in_buckets: bool = False) -> Start:
         """The start of an iteration in a process that is no worker; a position that was loaded is used up by it."""
-        epoch, position, offset = self.coming()
-        start = Start(epoch, position, 0, offset)
+        epoch, position, offset = self.coming(in_buckets=in_buckets)
+        start = Start(epoch, position, 0, offset, self.buckets)
         self._epochs.set(start.epoch)
-        self._here = self.at(start.epoch, start.position, start.offset)
+        self.buckets = None
+        self._here = self.at(start.epoch, start.position, start.offset, start.buckets)
         return start
 
     def begin_lane(self, worker: int, num_workers: int, data_size: int) -> Start:
@@ -81,8 +102,11 @@ class Progress:
         loaded, self._loaded = self._loaded, None
         epoch, position, offset = self._epochs.begin(worker, num_workers, entered=loaded is not None)
         taken = 0
+        if loaded is None and offset == _IN_BUCKETS:
+            raise _in_buckets()
         if loaded is not None and loaded.epoch > epoch:
-            position = self.key.rows  # its share of this epoch is done, those of other workers are not
+            # its share of this epoch is done, those of other workers are not
+            position = self.key.rows if self._length is None else self._length(epoch)
         elif loaded is not None:
             position, offset = loaded.position, loaded.offset
             taken = loaded.taken_by(worker, num_workers, data_size)
@@ -108,18 +132,22 @@ class Progress:
     def state(self) -> State:
         """Where delivery stands."""
         if is_worker():
+            if self._loaded is None and self._here is None and self._epochs.next()[2] == _IN_BUCKETS:
+                raise _in_buckets()
             return self._loaded or self._here or self.at(*self._epochs.next())
         if self._epochs.were_workers_used:
             raise StateError(
                 "state is not known here: worker processes of a plain DataLoader deliver, unseen",
                 hint="use sds.StreamingDataLoader, or torchdata's StatefulDataLoader, and take the state from it",
             )
-        return self._here or self.at(*self._epochs.next())
+        return self._here or self.at(*self._next(), self.buckets)
 
     def load(self, state: State) -> None:
         """The next iteration goes on there. The state has been checked against `key`."""
         self.num_jumps += 1
         if is_worker():
+            if state.buckets is not None:
+                raise _in_buckets()
             self._loaded = state
             self._epochs.enter(*worker_identity(), state.epoch)
         elif state.lane is not None:
@@ -127,5 +155,11 @@ class Progress:
             raise StateError(f"state is of a single worker: {state.lane[0]} of {state.lane[1]}", hint=hint)
         else:
             self._here = None
-            self._epochs.set(state.epoch, state.position, state.offset)
+            self.buckets = state.buckets
+            self._epochs.set(state.epoch, state.position, state.offset if state.buckets is None else _IN_BUCKETS)
             self._epochs.seed = state.key.seed
+
+
+def _in_buckets() -> StateError:
+    hint = "load it into a StreamingDataLoader with the bucket_by that it had; or set_epoch(n) begins another epoch"
+    return StateError("state is of batches in buckets, which are not in the order of positions", hint=hint)

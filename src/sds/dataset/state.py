@@ -13,16 +13,28 @@ import msgspec
 
 from sds.errors import StateError, StateMismatch, StateVersion
 
-__all__ = ["Count", "State", "PlanKey", "hash_key", "read_state"]
+__all__ = ["BucketsDone", "Count", "State", "PlanKey", "hash_key", "read_state"]
 
 S = TypeVar("S")
 
 VERSION = 1
 Count = Annotated[int, msgspec.Meta(ge=0)]
+_MOST = 2**40  # samples of a batch, and batches of an epoch: more are a mistake
 
 
 class PlanKey(msgspec.Struct, frozen=True):
-    """What an order is a function of."""
+    """What an order is a function of.
+
+    Attributes:
+        fingerprint: of the index.
+        rows: of the index.
+        seed: of the shuffle; None: the index's own order.
+        query: a hash of the query.
+        unaligned: whether every lane has an order of its own.
+        shares: into how many the rows are divided for good.
+        weights: the column of weights, and whether a schedule changes them.
+        chunks: of a lazy index: rows in a chunk, and how many chunks are shuffled with each other.
+    """
 
     fingerprint: str
     rows: int
@@ -30,6 +42,8 @@ class PlanKey(msgspec.Struct, frozen=True):
     query: str | None
     unaligned: bool = False
     shares: int = 1
+    weights: str | None = None
+    chunks: tuple[int, int] | None = None
 
     @staticmethod
     def hash_query(query: str | None) -> str | None:
@@ -55,6 +69,18 @@ def hash_key(key: PlanKey) -> str:
     return hashlib.blake2b(msgspec.json.encode(key), digest_size=6).hexdigest()
 
 
+class BucketsDone(msgspec.Struct, frozen=True):
+    """What a loader with `bucket_by` has handed out of an epoch.
+
+    Attributes:
+        key: a hash that says which rows are of one bucket.
+        done: pairs of a global batch size and how many batches of it were handed out, one after the other.
+    """
+
+    key: str
+    done: tuple[tuple[Annotated[int, msgspec.Meta(ge=1, le=_MOST)], Annotated[int, msgspec.Meta(ge=0, le=_MOST)]], ...]
+
+
 class State(msgspec.Struct, frozen=True):
     """Where delivery stands.
 
@@ -65,6 +91,7 @@ class State(msgspec.Struct, frozen=True):
         lane: inside a worker of a plain loader: (worker, number of workers, rows that this worker has handed out since
             `position`, number of shares that ranks read).
         offset: of the row that comes next, the samples that were handed out; not 0 only for a row that was fanned out.
+        buckets: in the midst of an epoch in buckets: which batches it was. `position` counts their samples then.
     """
 
     key: PlanKey
@@ -72,10 +99,14 @@ class State(msgspec.Struct, frozen=True):
     position: Count
     lane: tuple[int, int, int, int] | None = None
     offset: Count = 0
+    buckets: BucketsDone | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-able copy."""
-        return {"version": VERSION, **msgspec.to_builtins(self)}
+        facts = msgspec.to_builtins(self)
+        if self.buckets is None:
+            del facts["buckets"]
+        return {"version": VERSION, **facts}
 
     @classmethod
     def from_dict(cls, state: Any) -> State:
@@ -101,8 +132,8 @@ class State(msgspec.Struct, frozen=True):
             )
         return self.lane[2]
 
-    def check(self, key: PlanKey, *, strict: bool = True) -> None:
-        """Raises StateMismatch if this state belongs to another order than `key`'s."""
+    def check(self, key: PlanKey, *, strict: bool = True, length: int | None = None) -> None:
+        """Raises StateMismatch if this state belongs to another order than `key`'s; `length` is that of its epoch."""
         mine = self.key
         if mine.query != key.query:
             raise StateMismatch(
@@ -123,13 +154,30 @@ class State(msgspec.Struct, frozen=True):
                 f"state is of an order in {mine.shares} shares, this dataset has {key.shares}",
                 hint=f"construct the dataset with node_affine={mine.shares if mine.shares > 1 else False}",
             )
+        if mine.weights != key.weights:
+            raise StateMismatch(
+                f"state is of an order with other weights: {mine.weights}, this dataset has {key.weights}",
+                hint="construct the dataset with the weight_col_name and weight_schedule of the checkpointed run",
+            )
+        if mine.chunks != key.chunks:
+            raise StateMismatch(
+                f"state is of an order in other chunks (rows, reach): {mine.chunks}, this dataset has {key.chunks}",
+                hint="construct the dataset with lazy_index_chunk_size and lazy_index_reach as in the checkpointed run",
+            )
+        if self.buckets is not None and (mine.fingerprint, mine.rows) != (key.fingerprint, key.rows):
+            raise StateMismatch(
+                f"state is of batches in buckets of another index: {mine.rows} rows, this one has {key.rows}",
+                hint="which batches those were is known for their index only: end the epoch with it, strict or not; "
+                "or leave the state, and set_epoch(n) begins an epoch of this one",
+            )
         if strict and (mine.fingerprint, mine.rows) != (key.fingerprint, key.rows):
             raise StateMismatch(
                 f"state is of another index: {mine.rows} rows, fingerprint {mine.fingerprint}; "
                 f"this one has {key.rows} rows, fingerprint {key.fingerprint}",
                 hint="load_state_dict(state, strict=False) goes on at the same position of the new index",
             )
-        if self.position > key.rows:
+        most = key.rows if length is None else length
+        if self.position > most:
             raise StateMismatch(
-                f"state's position is outside the index: {self.position} of {key.rows}", hint="is this the right index?"
+                f"state's position is outside the index: {self.position} of {most}", hint="is this the right index?"
             )

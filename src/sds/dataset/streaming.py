@@ -20,6 +20,7 @@ from sds.dataset import options as opts
 from sds.dataset.agree import Agreement
 from sds.dataset.delivery import Delivery
 from sds.dataset.explain import explain
+from sds.dataset.keywords import check_keywords
 from sds.dataset.leases import Leases
 from sds.dataset.mapstyle import MapView, get_several
 from sds.dataset.ordered import OrderedDataset
@@ -28,10 +29,17 @@ from sds.dataset.policy import FailurePolicy
 from sds.dataset.progress import Progress, Start
 from sds.dataset.slots import Work
 from sds.dataset.state import PlanKey
+from sds.dataset.workers import is_worker, worker_identity
 from sds.events import Stats, Tally
 from sds.fetch import FetchClient
 from sds.index import Index, open_index
+from sds.index.holding import HeldIndex
+from sds.index.lazy import LazyIndex, LazyReading
+from sds.index.lazy_opening import open_lazy
+from sds.index.provider import is_provider
+from sds.index.provider_call import open_provider
 from sds.plan import Plan
+from sds.plan.weights import WeightSchedule
 from sds.seeds import derive_key, draw_seed
 from sds.tensors.source import TensorIndex, is_tensor_cache, open_tensors
 from sds.types import DataType, Sample, Transform
@@ -42,18 +50,20 @@ __all__ = ["StreamingDataset"]
 _RANDOM_ACCESS_LEASES = 64
 
 
+@check_keywords
 class StreamingDataset(OrderedDataset):
     """Streams the samples that an index names, from wherever they are.
 
     Args:
-        src: an index file (CSV, TSV, Parquet, JSON, JSON lines), a folder, a wildcard, a text list of files, or a list
-            of those; or a tensor cache; local, file://, s3://, gs://, az:// or http(s)://.
+        src: an index file (CSV, TSV, Parquet, JSON, JSON lines), tar shards, a folder, a wildcard, a text list of
+            files, or a list of those; or a tensor cache; local, file://, s3://, gs://, az:// or http(s)://. Or a Lance
+            table, an object with `__len__` and `rows(ids)`, or a function that returns records or another source.
         dst: the cache folder. Default: the user's cache dir / sds / <name>.
         transforms: callables from dict to dict (or to several dicts, or None), run in order.
         pre_download_transforms: the same, before anything is fetched; they may choose what to fetch.
         columns_to_download: columns that hold URLs or paths; after fetching they hold local paths, or the URL where
-            only parts of a long video were needed. For a folder: the extensions. []: metadata only. None: every
-            extension of a folder, no column of a table.
+            only parts of a long video were needed. Columns with the content itself give bytes. For a folder, or tar
+            shards: the extensions. []: metadata only. None: every extension; of a table, the one column with content.
         index_col_name: the column with the unique sample id.
         data_type: 'image', 'video', 'audio', 'text' or '<kind>_latent'; samples carry it.
         allow_missing_columns: keep rows without a value to download, with None.
@@ -61,11 +71,17 @@ class StreamingDataset(OrderedDataset):
         sql_query: a SELECT in DuckDB's SQL over a table named `dataframe`.
         max_size: at most so many rows, after the query.
         max_index_files_to_use: at most so many index files.
-        weight_col_name: not available yet.
+        weight_col_name: a column that says how often rows come: 1.0 once an epoch, 3.0 three times, 0.25 in a quarter
+            of the epochs. An epoch's length is then its own.
+        weight_schedule: a function (epoch, values of that column) -> weights, row by row, for weights that change.
         shuffle_seed: None keeps the order; >= 0 shuffles globally, anew each epoch; -1 draws a seed on rank 0.
-        lazy_index_chunk_size: not available yet.
-        lazy_index_num_threads: not available yet.
-        lazy_index_prefetch_factor: not available yet.
+        lazy_index_chunk_size: read the index, which must be Parquet files, in chunks of so many rows when they are
+            needed. None: all of it at once.
+        lazy_index_num_threads: chunks of the index that are read at once.
+        lazy_index_prefetch_factor: chunks that are read ahead, for each of these threads.
+        lazy_index_reach: how many chunks are in memory and shuffled with each other at a time.
+        lazy_index_plan: how what a query left is read: 'scan' reads chunks and filters them, 'take' copies the rows
+            that are left once; 'auto' takes what is cheaper. `explain()` says which and why. The order is the same.
         min_num_pending_tasks_thresh: how few samples may be left in the prefetch window when it is filled again.
         num_downloading_workers: downloads at once, over all processes of the node.
         prefetch: what is fetched ahead of use, per rank: samples (128), bytes ("2gb"), or both ((128, "2gb")). Workers
@@ -112,10 +128,13 @@ class StreamingDataset(OrderedDataset):
         max_size: int | None = None,
         max_index_files_to_use: int | None = None,
         weight_col_name: str | None = None,
+        weight_schedule: WeightSchedule | None = None,
         shuffle_seed: int | None = None,
         lazy_index_chunk_size: int | None = None,
         lazy_index_num_threads: int = 2,
         lazy_index_prefetch_factor: int = 3,
+        lazy_index_reach: int = 8,
+        lazy_index_plan: str = "auto",
         min_num_pending_tasks_thresh: int | None = None,
         num_downloading_workers: int = 64,
         prefetch: int | str | tuple[int, int | str] = 128,
@@ -148,8 +167,15 @@ class StreamingDataset(OrderedDataset):
             self._index: Index
             if is_tensor_cache(src, lambda: client):
                 self._index = open_tensors(src, self._options.index, folder=folder, client=client)
+            elif is_provider(src):
+                self._index = open_provider(src, self._options.index, folder=folder, remote=lambda: client)
+            elif self._options.index.lazy_index_chunk_size is not None:
+                self._index = open_lazy(
+                    src, self._options.index, self._lazy_reading(), folder=folder, remote=lambda: client
+                )
             else:
                 self._index = open_index(src, self._options.index, folder=folder, remote=lambda: client)
+            opts.check_chunks(self._options, self._index.chunk_sizes is not None)
         except BaseException as error:
             self._agreement.announce_failure(self.world, error)
             raise
@@ -160,7 +186,8 @@ class StreamingDataset(OrderedDataset):
         self._seed = self._options.shuffle_seed
         if self._seed == -1:
             self._seed = self._agreement.share_seed(self.world, draw_seed, self.patience_s)
-        self.progress = Progress(self.plan_key, is_endless=self._options.infinite)
+        length = None if self._options.index.weight_col_name is None else self.length
+        self.progress = Progress(self.plan_key, is_endless=self._options.infinite, length=length)
         self._adopt()
         if self._delivery.pipeline.memory is not None:
             self._delivery.pipeline.memory.announce()
@@ -214,7 +241,7 @@ class StreamingDataset(OrderedDataset):
 
     def explain(self) -> str:
         """What will happen, in words: source, rows, order, partition, cache."""
-        return explain(self._options, self._index, self.plan, self.world)
+        return explain(self._options, self._index, self.plan, self.world, self.epoch)
 
     def stats(self) -> Stats:
         """What happened so far in this process (and, under our loaders, in its workers)."""
@@ -242,6 +269,21 @@ class StreamingDataset(OrderedDataset):
         """How many samples an epoch has."""
         return self.plan.length(epoch)
 
+    def _lazy_reading(self) -> LazyReading:
+        lazy, is_sequential = self._options.lazy, self._options.shuffle_seed is None
+        return LazyReading(lazy.num_threads, (1 if is_sequential else lazy.reach) + lazy.ahead, is_sequential)
+
+    def _make_plan(self, seed: int | None) -> Plan:
+        return Plan(
+            len(self._index),
+            seed,
+            chunk_sizes=self._index.chunk_sizes,
+            reach=self._options.lazy.reach,
+            shares=self._num_shares,
+            weights=self._index.weights,
+            schedule=self._options.weight_schedule,
+        )
+
     @property
     def num_shares(self) -> int:
         """Into how many shares the rows are divided for good."""
@@ -256,7 +298,7 @@ class StreamingDataset(OrderedDataset):
         plan, delivery = self.plan, self.delivery
         if self._options.unaligned:  # everybody goes through everything, each in an order of its own
             rank = world.replica[0]
-            plan = Plan(len(self._index), None if self._seed is None else derive_key(self._seed, "lane", rank, worker))
+            plan = self._make_plan(None if self._seed is None else derive_key(self._seed, "lane", rank, worker))
         # mixes ask for a few positions at a time, as lists; whoever goes through its whole share has an iterator
         memory = None if isinstance(blocks, Sequence) else delivery.pipeline.memory
         if memory is not None:
@@ -266,12 +308,12 @@ class StreamingDataset(OrderedDataset):
         if memory is not None:
             memory.end_pass()
 
-    def begin(self, world: World) -> Start:
+    def begin(self, world: World, buckets: str | None = None) -> Start:
         """Where an iteration begins. What killed processes left is there for all before any rank or worker looks."""
         memory = self.delivery.pipeline.memory
         if memory is not None:
             memory.recover()
-        return super().begin(world)
+        return super().begin(world, buckets)
 
     @property
     def window(self) -> tuple[int, int | None]:
@@ -311,7 +353,14 @@ class StreamingDataset(OrderedDataset):
         """What the order is a function of."""
         query = PlanKey.hash_query(self._options.index.sql_query)
         unaligned = self._options.unaligned
-        return PlanKey(self.fingerprint, len(self._index), self._seed, query, unaligned, self._num_shares)
+        weights = self._options.index.weight_col_name
+        if self._options.weight_schedule is not None:
+            weights = f"{weights}, by a schedule"
+        size = self._options.index.lazy_index_chunk_size
+        chunks = None if size is None or self._seed is None else (size, self._options.lazy.reach)
+        return PlanKey(
+            self.fingerprint, len(self._index), self._seed, query, unaligned, self._num_shares, weights, chunks
+        )
 
     def expected_key(self, seed: int | None) -> PlanKey:
         """The key that a state with this seed must have: the dataset's own, unless its seed was to be drawn."""
@@ -328,14 +377,18 @@ class StreamingDataset(OrderedDataset):
     def _adopt(self) -> None:
         """Makes what every process has of its own: a forked child must not touch its parent's locks or connection."""
         self._pid = os.getpid()
-        logs.set_up()
+        logs.set_up(_who(self.world))
         self._tally = Tally()
         self._client = FetchClient(self._options.fetch, self._tally)
-        self.plan = Plan(len(self._index), self._seed, shares=self._num_shares)
+        client = self._client
+        if isinstance(self._index, LazyIndex):
+            self._index.use_remote(lambda: client)
+        self.plan = self._make_plan(self._seed)
         options = dataclasses.replace(self._options, shuffle_seed=self._seed)
         pipeline = Pipeline(self._index, options, self._tally)
         self._delivery = Delivery(pipeline, FailurePolicy(self._options.failures, self._tally), self._client)
         self._random_leases = Leases(_RANDOM_ACCESS_LEASES, self._lease_bytes(1))
+        self._client.consumer.spare(self._random_leases.trim)
 
     def close(self) -> None:
         """Lets go of every cached file and of the fetch server. The dataset can be used again."""
@@ -344,6 +397,10 @@ class StreamingDataset(OrderedDataset):
             self._delivery.pipeline.memory.close()
         if isinstance(self._index, TensorIndex):
             self._index.cache.close()
+        if isinstance(self._index, LazyIndex):
+            self._index.close()
+        if isinstance(self._index, HeldIndex):
+            self._index.release()
         self._client.close()
 
     def __enter__(self) -> StreamingDataset:  # noqa: PYI034 (typing.Self is Python 3.11)
@@ -364,3 +421,9 @@ class StreamingDataset(OrderedDataset):
         self.__dict__.update(state)
         self._agreement = Agreement()
         self._adopt()
+
+
+def _who(world: World) -> str:
+    """This process, for its log, where it has others beside it."""
+    rank = f"rank {world.rank}" if world.size > 1 else ""
+    return f"{rank or 'rank 0'} worker {worker_identity()[0]}" if is_worker() else rank

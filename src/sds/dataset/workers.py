@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import sys
 import threading
 import time
 
@@ -15,7 +16,7 @@ from torch.utils.data import get_worker_info
 
 from sds.dataset.shared import SharedBlock
 
-__all__ = ["Epochs", "is_worker", "worker_identity"]
+__all__ = ["Epochs", "is_batched", "is_worker", "worker_identity"]
 
 _watched = False
 
@@ -32,6 +33,21 @@ def worker_identity() -> tuple[int, int]:
 def is_worker() -> bool:
     """Whether this process is a worker of a torch DataLoader."""
     return get_worker_info() is not None
+
+
+def is_batched() -> bool:
+    """Whether others may make batches of what whoever calls this yields, where nobody sees them.
+
+    They may in other processes and threads than the main ones, and if torch or torchdata is further up in this one.
+    """
+    if multiprocessing.parent_process() is not None or threading.current_thread() is not threading.main_thread():
+        return True
+    frame = sys._getframe()
+    while frame.f_back is not None:  # other loaders, and wrappers of the dataset, may stand in between
+        frame = frame.f_back
+        if str(frame.f_globals.get("__name__")).partition(".")[0] in ("torch", "torchdata"):
+            return True
+    return False
 
 
 def _end_with_parent() -> None:

@@ -11,6 +11,7 @@ import secrets
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -22,11 +23,12 @@ from sds.fetch.link import Link, Pending, abandon_all
 from sds.fetch.remote import RemoteFile
 from sds.fetch.spans import origin_of
 from sds.types import ObjectInfo
-from sds.urls import is_remote, local_path, redact
+from sds.urls import is_remote, local_path, redact, root_of
 
 __all__ = ["FetchClient", "Ticket"]
 
 _PART = 16 * 2**20
+_DEPTH_EVERY = 16  # looking costs microseconds
 
 
 class Ticket:
@@ -58,6 +60,11 @@ class Ticket:
     def is_leased(self) -> bool:
         """Whether it holds cached files; local files need no lease."""
         return self._pending is not None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether somebody has let go of it."""
+        return self._is_over
 
     @property
     def paths(self) -> list[str]:
@@ -137,6 +144,12 @@ class Ticket:
         other.release()
         self._others = [each for each in self._others if each is not other]
 
+    def hand_to(self, thread: int | None) -> None:
+        """Says who lets go of the files in the end: a thread, or (None) whoever takes the batches they are for."""
+        for ticket in (self, *self._others):
+            if ticket._pending is not None:
+                ticket._pending.holder = thread
+
     def _count(self, reply: Any) -> None:
         if not self._counted:
             self._counted = True
@@ -145,6 +158,8 @@ class Ticket:
                 self._client.tally.add_wait("room", counts.pop("wait_ms") / 1000)
             for name, number in counts.items():
                 self._client.tally.count(name, number)
+            if self._pending is not None:
+                self._client.pay(self._pending.request.files, reply.trips)
 
     def _wait(self) -> Any:
         options = self._client.options
@@ -157,7 +172,12 @@ class Ticket:
         if pending is None or link is None:
             hint = "an iterator was closed while another thread waited for its sample"
             raise FetchError(f"request was let go of before its answer came: {subject}", hint=hint, url=subject)
-        link.wait(pending, subject=subject, patience_s=patience)
+        try:
+            link.wait(pending, subject=subject, patience_s=patience)
+        except SdsError:
+            self._client.pay(pending.request.files, pending.trips)
+            raise
+        self._client.note_depth(link)
         return pending.reply
 
     def _ask_again(self) -> None:
@@ -186,6 +206,7 @@ class FetchClient:
         self.consumer = Consumer()  # who takes what is made of its files, where somebody says
         self._link: Link | None = None
         self.has_told_fallback = False
+        self._num_taken = 0
         self._finalizer: weakref.finalize[Any, Any] | None = None
         self._lock = threading.Lock()
         _forget_after_fork(self)
@@ -201,6 +222,12 @@ class FetchClient:
                 ticket._link, ticket._pending = link, Pending(p.Get(id, remote))
             link.ask([ticket._pending for ticket in wanted if ticket._pending])
         return tickets
+
+    def want(self, tickets: Sequence[Ticket]) -> None:
+        """Says that all of these are needed at once: if there is no room for them, the error says how much would do."""
+        link = self.current_link()
+        if link is not None:
+            link.want([ticket._pending for ticket in tickets if ticket._pending is not None])
 
     def read(self, url: str, start: int | None = None, stop: int | None = None) -> bytes:
         """The bytes of an object, or of the range [start, stop), past the cache."""
@@ -219,8 +246,23 @@ class FetchClient:
         """The bytes of several ranges of a remote object, in one request to the server."""
         parts: list[bytes] = self._call(lambda id: p.Read(id, url, ranges), url).parts
         self.tally.count("requests")
-        self.tally.count("bytes_downloaded", sum(map(len, parts)))
+        num_bytes = sum(map(len, parts))
+        self.tally.count("bytes_downloaded", num_bytes)
+        self.tally.add_traffic(_store_of(root_of(url)), 1, num_bytes)
         return parts
+
+    def pay(self, files: Sequence[p.File], trips: Sequence[p.Trip]) -> None:
+        """Counts what stores were asked for on behalf of this client."""
+        for slot, requests, num_bytes, began_at, seconds, storage_class in trips:
+            url = files[slot].url
+            self.tally.add_traffic(_store_of(root_of(url)), requests, num_bytes, storage_class)
+            self.tally.add_download(redact(url), began_at, seconds, num_bytes)
+
+    def note_depth(self, link: Link) -> None:
+        """Now and then: how many requests were answered before anybody took their files."""
+        self._num_taken += 1
+        if self._num_taken % _DEPTH_EVERY == 1:
+            self.tally.add_depth("files", link.num_ready)
 
     def head(self, url: str) -> ObjectInfo:
         """Size and version of an object."""
@@ -304,6 +346,12 @@ class FetchClient:
         self.__init__(options)  # type: ignore[misc]  # a client is its options
 
 
+@lru_cache(maxsize=1024)
+def _store_of(root: str) -> str:
+    """A bucket or host without a password in it."""
+    return redact(root)
+
+
 def _place(url: str) -> str | None:
     """Where a file is, if it is local; None if it must be fetched."""
     if not is_remote(url):
@@ -318,7 +366,7 @@ def _place(url: str) -> str | None:
 
 def _widened(file: p.File, path: str) -> p.File:
     """What to ask for, now that a part of an object is here: that part, or the whole if it is small."""
-    origin = None if file.span is None else origin_of(path)
+    origin = None if file.span is None or not file.whole_up_to else origin_of(path)
     return file if origin is None or origin.size > file.whole_up_to else p.File(file.url, file.version)
 
 

@@ -54,6 +54,7 @@ class Download:
         def fetch(store: Store, key: str) -> bool:
             body = store.open(key, flight.span)
             _check(flight, body)
+            flight.storage_class = body.storage_class
             if body.size == 0 and flight.span is None:
                 self._check_empty(flight, store, key)
             return self._land(attempt, body, store, key)

@@ -13,7 +13,7 @@ from sds.fetch.cache import Entry
 from sds.fetch.spans import Span
 from sds.fetch.versions import Changed
 from sds.storage import Buffer, StoreOptions
-from sds.urls import redact
+from sds.urls import redact, root_of
 
 __all__ = ["Attempt", "Flight", "Passenger", "Waiter", "changed", "crowded", "defect", "dropped", "root_of"]
 
@@ -63,6 +63,8 @@ class Flight:
         self.suffix = ""  # of the final file
         self.num_retries = 0
         self.disagreed: str | None = None  # the digest of a body that is not the one the store promised
+        self.began_at: float | None = None  # when it was first asked for
+        self.storage_class = "standard"  # if the store says so
         self.in_air: list[Attempt] = []  # the requests whose answer would be taken
         self.counts = {"requests": 0, "retries": 0, "hedges": 0, "bytes_downloaded": 0, "evictions": 0, "misses": 1}
 
@@ -92,12 +94,6 @@ class Attempt:
         self.is_replaced = False  # another one won while this one waited, and its thread takes the place of this one's
         self.body: list[Buffer] | None = None  # if it is small
         self.in_memory = 0  # bytes of the budget that it has taken
-
-
-def root_of(url: str) -> str:
-    """The bucket or host of a URL, with its scheme: what is slow, overloaded or lying as one."""
-    scheme, _, rest = url.partition("://")
-    return f"{scheme}://{rest.partition('/')[0]}"
 
 
 def changed(flight: Flight) -> FetchError:

@@ -15,7 +15,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from sds.errors import FetchError, SdsError
 from sds.fetch.bodies import DiskFull, write
@@ -114,6 +114,10 @@ class Flights:
             self._room.parked.desert(now)
             del self._flights[now.key]
 
+    def hurry(self, flight: Flight) -> None:
+        """Somebody waits for a flight: it comes before those that nobody waits for yet. Under the lock."""
+        self._room.hurry(flight)
+
     def admit(self) -> None:
         """Lets parked flights take off while there is room. Call under the lock whenever room came free."""
         self._room.admit()
@@ -150,6 +154,10 @@ class Flights:
     def probe(self) -> None:
         """Lets the first parked flight ask for its size, if that was only guessed. Under the lock."""
         self._room.probe()
+
+    def ask_sizes(self, flights: Sequence[Flight]) -> bool:
+        """Lets parked flights ask for their sizes, where those were only guessed; whether any was. Under the lock."""
+        return self._room.ask_sizes(flights)
 
     def give_up(self, flight: Flight, waiter: Waiter, error: SdsError) -> None:
         """Tells one waiter of a parked flight that there will be no room. Under the lock."""
@@ -349,4 +357,4 @@ def _judge(flight: Flight, error: Exception) -> Verdict:
         return Verdict(error, True)
     if isinstance(error, _DEFECTS):
         return Verdict(defect(flight, error), False)
-    return translate(error, flight.url)
+    return translate(error, flight.url, is_anonymous=flight.options.is_anonymous(flight.url))

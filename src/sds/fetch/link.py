@@ -7,6 +7,7 @@ names. Nobody who waits needs to know.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 import time
@@ -31,6 +32,7 @@ _TURN_S = 0.05  # how soon somebody who waits to send notices that it is over
 _SAY_AFTER_S = 0.25  # most answers come sooner, and cost no word
 _MAX_MENDS = 20  # within so many seconds, and without a single answer:
 _MENDS_WITHIN_S = 60.0
+_KIND_S = 2.0  # how long somebody must starve before what is held only to be kind is let go of
 _ERRAND = "the store has not answered yet, or others are asked for first"
 _CLOSED = "the dataset was closed while something still read from it: end its iterators and loaders first"
 
@@ -48,6 +50,7 @@ class Link:
         self._live: dict[int, Pending] = {}
         self._awaited: dict[int, int] = {}  # replies that somebody waits for, and which thread; others wake nobody
         self._released: list[int] = []
+        self._standstill: object = None  # what the server was told of last
         self._last_id = 0
         self._closed = False
         self._broken: SdsError | None = None
@@ -55,6 +58,7 @@ class Link:
         self._sending = threading.Lock()
         self._wire: p.Wire | None = None
         self._is_connecting = False  # which may take long: a server is started
+        self._number = next(_numbers)
         _links.add(self)
         self._connect()
         self._thread = threading.Thread(target=self._receive, name="sds-fetch", daemon=True)
@@ -106,6 +110,12 @@ class Link:
             with self._state:
                 self._awaited.pop(id, None)
 
+    def want(self, pendings: list[Pending]) -> None:
+        """Says that somebody needs all of these at once, and waits for them: for one after the other, as it happens."""
+        wanted: list[p.Request] = [p.Want(pending.request.id) for pending in pendings if not pending.is_here]
+        if wanted:
+            self._send_news(wanted)
+
     def _wait_for(self, pending: Pending, subject: str, patience_s: float) -> None:
         watchdog = Watchdog(subject, self._options.timeout_s / 2, patience_s)
         is_first = False
@@ -115,7 +125,7 @@ class Link:
                     if pending.error is not None:
                         self._live.pop(pending.request.id, None)
                         raise pending.error
-                    pending.in_use = True
+                    pending.in_use, pending.holder = True, threading.get_ident()
                     return
                 is_first = min(self._awaited) == pending.request.id  # of many who wait, one says so
             if self._consumer.is_paused({threading.get_ident()}):
@@ -131,6 +141,12 @@ class Link:
             self._state.wait_for(lambda: pending.doing is not None or pending.is_here, _TELL_S)
             # of what goes past the cache, the server knows no more than that it lives itself
             return pending.doing if pending.doing is None or isinstance(pending.request, p.Get) else _ERRAND
+
+    @property
+    def num_ready(self) -> int:
+        """Requests whose files are here, and that nobody has taken yet."""
+        with self._state:
+            return sum(pending.reply is not None and not pending.in_use for pending in self._live.values())
 
     def release(self, pending: Pending) -> None:
         """Lets go of what a request got, or of the request itself. One frame tells the server of many."""
@@ -225,7 +241,9 @@ class Link:
             self._note(reply)
 
     def _note(self, reply: p.Reply) -> None:
-        if isinstance(reply, p.Welcome) and reply.warning:
+        """Logs a warning of the server's: once a process, however many clients it has."""
+        if isinstance(reply, p.Welcome) and reply.warning and (self._options.dst, reply.warning) not in _told:
+            _told.add((self._options.dst, reply.warning))
             log.warning("%s: %s", self._options.dst, reply.warning)
 
     def _receive(self) -> None:
@@ -277,12 +295,15 @@ class Link:
             raise CacheError(f"fetch server ends again and again: {self._options.dst}", hint=hint)
 
     def _take(self, replies: list[p.Reply]) -> None:
-        trim = wake = False
+        wake = False
+        starved_s: float | None = None
         wanted: list[p.Request] = []
         with self._state:
             for reply in replies:
-                if isinstance(reply, p.Trim | p.Welcome):
-                    trim = trim or isinstance(reply, p.Trim)
+                if isinstance(reply, p.Trim):
+                    starved_s = reply.waited_s
+                    continue
+                if isinstance(reply, p.Welcome):
                     self._note(reply)
                     continue
                 self._mended_at.clear()
@@ -303,7 +324,7 @@ class Link:
                 if pending.in_use:
                     continue  # held again after a server died
                 if isinstance(reply, p.Failed):
-                    pending.error = reply.error()
+                    pending.error, pending.trips = reply.error(), reply.trips
                 else:
                     pending.reply = reply
                 wake = wake or reply.id in self._awaited
@@ -311,19 +332,44 @@ class Link:
                 self._state.notify_all()
         if wanted or any(isinstance(reply, p.Welcome) for reply in replies):  # the limit was lowered: hold nothing back
             self._send_news(wanted)
-        if trim:
-            self._trim()
+        if starved_s is not None:
+            self._trim(starved_s)
 
-    def _trim(self) -> None:
+    def _trim(self, starved_s: float = 0.0) -> None:
         """Gives back what was prefetched and nobody uses or waits for, and asks for it again, behind the others."""
+        if starved_s >= _KIND_S:
+            self._consumer.give_way()
         with self._sending:
             with self._state:
-                messages = [*self._unsent_releases(), p.Pause(self._consumer.is_paused(self._awaited.values()))]
+                before, self._standstill = self._standstill, self._find_standstill()
+                is_stuck = before is not None and before == self._standstill
+                in_use = [id for id, pending in self._live.items() if pending.in_use] if is_stuck else []
+                is_paused = self._consumer.is_paused(self._awaited.values())
+                messages = [*self._unsent_releases(), p.Pause(is_paused, is_stuck, in_use)]
                 messages += given_back(self._live, self._awaited)
             self._send(p.encode(messages))
 
+    def _find_standstill(self) -> object:
+        """A value if nothing that is held here comes free by itself: all who hold something wait for more files.
+
+        As long as it stays the same, they did nothing else. None: somebody may let go of something. The server knows
+        whether it is room that they wait for. Under `_state`.
+        """
+        links = [link for link in list(_links) if link._options.dst == self._options.dst]
+        awaited = {item for link in links for item in link._awaited_files()}  # errands need no room
+        holders = {pending.holder for pending in self._live.values() if pending.in_use}
+        turns = self._consumer.standstill(holders, {thread for _, _, thread in awaited})
+        return None if turns is None else (awaited, turns)
+
+    def _awaited_files(self) -> list[tuple[int, int, int]]:
+        """Who waits for files: (this link, id of the request, thread). Of any thread, at any moment."""
+        found = [(id, thread, self._live.get(id)) for id, thread in list(self._awaited.items())]
+        return [(self._number, id, thread) for id, thread, each in found if each and isinstance(each.request, p.Get)]
+
 
 _links: weakref.WeakSet[Link] = weakref.WeakSet()
+_numbers = itertools.count()
+_told: set[tuple[str, str]] = set()  # warnings of servers, by their folder
 
 
 def abandon_all() -> None:

@@ -54,11 +54,20 @@ class Parking(list[tuple[int, T]]):
             first.waited_s += time.monotonic() - first.parked_at
         return first
 
+    def take_out(self, each: T) -> None:
+        """This one is parked no more, wherever it stands."""
+        each.is_parked = False
+        each.waited_s += time.monotonic() - each.parked_at
+        self._tidy()
+
     def desert(self, each: T) -> None:
         """Nobody waits for this one any more."""
         each.is_parked = False
         self._num_deserted += 1
         if self._num_deserted > len(self) // 2:
-            self[:] = [(number, other) for number, other in self if other.is_parked]
-            heapq.heapify(self)
-            self._num_deserted = 0
+            self._tidy()
+
+    def _tidy(self) -> None:
+        self[:] = [(number, other) for number, other in self if other.is_parked]
+        heapq.heapify(self)
+        self._num_deserted = 0

@@ -14,13 +14,15 @@ __all__ = ["Pending", "all_again", "copy", "given_back"]
 class Pending:
     """Something asked for: its request, and its reply when there is one."""
 
-    __slots__ = ("doing", "error", "in_use", "is_deferred", "reply", "request")
+    __slots__ = ("doing", "error", "holder", "in_use", "is_deferred", "reply", "request", "trips")
 
     def __init__(self, request: Any) -> None:
         self.request = request
         self.reply: Any = None
         self.error: SdsError | None = None
+        self.trips: list[p.Trip] = []  # what stores were asked for, in vain or not
         self.in_use = False
+        self.holder: int | None = None  # the thread that lets go of it in the end; None: whoever takes the batches
         self.is_deferred = False  # the server waits for room before it begins
         self.doing: str | None = None  # what the server does for it, if it was asked
 

@@ -6,6 +6,7 @@ repeats; replies come in any order. Nothing is ever unpickled.
 
 from __future__ import annotations
 
+import select
 import socket
 import struct
 from collections.abc import Sequence
@@ -33,6 +34,7 @@ __all__ = [
     "List",
     "Put",
     "Welcome",
+    "Trip",
     "Got",
     "Parts",
     "Listing",
@@ -149,9 +151,15 @@ class Want(msgspec.Struct, frozen=True, tag="want"):
 
 
 class Pause(msgspec.Struct, frozen=True, tag="pause"):
-    """Whether whoever takes this client's batches does something else right now; what it holds comes free later."""
+    """Whether whoever takes this client's batches does something else right now; what it holds comes free later.
+
+    `is_stuck`: nothing that this client holds comes free by itself, since all who hold something wait for more, and
+    have waited for the same since it last said so. `in_use`: the ids of what they hold then.
+    """
 
     is_paused: bool
+    is_stuck: bool = False
+    in_use: list[int] = []
 
 
 class Ask(msgspec.Struct, frozen=True, tag="ask"):
@@ -197,12 +205,33 @@ class Welcome(msgspec.Struct, frozen=True, tag="welcome"):
     warning: str | None = None
 
 
+class Trip(NamedTuple):
+    """A file that a store was asked for, on behalf of whoever asked first.
+
+    Attributes:
+        slot: which of the request's files.
+        requests: made for it.
+        num_bytes: that came.
+        began_at: when, by the machine's monotonic clock.
+        seconds: from then until it was here.
+        storage_class: of the object; 'standard' where the store says nothing.
+    """
+
+    slot: int
+    requests: int
+    num_bytes: int
+    began_at: float
+    seconds: float
+    storage_class: str = "standard"
+
+
 class Got(msgspec.Struct, frozen=True, tag="got"):
     """The files, as local paths, and what it took to have them."""
 
     id: int
     paths: list[str]
     counts: dict[str, int]
+    trips: list[Trip] = []
 
 
 class Parts(msgspec.Struct, frozen=True, tag="parts"):
@@ -226,18 +255,19 @@ class Done(msgspec.Struct, frozen=True, tag="done"):
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
-    """A request failed; the error's class, message and facts."""
+    """A request failed; the error's class, message and facts, and what stores were asked for in vain."""
 
     id: int
     kind: str
     message: str
     facts: dict[str, Any]
+    trips: list[Trip] = []
 
     @classmethod
-    def of(cls, id: int, error: SdsError) -> Failed:
+    def of(cls, id: int, error: SdsError, trips: Sequence[Trip] = ()) -> Failed:
         """Puts one of our errors into words; a kind that only the server knows goes by the name of its base."""
         kind = next(each.__name__ for each in type(error).__mro__ if each.__name__ in errors.__all__)
-        return cls(id, kind, error.message, error.facts)
+        return cls(id, kind, error.message, error.facts, [*trips])
 
     def error(self) -> SdsError:
         """The error again, on the other side."""
@@ -262,7 +292,9 @@ class Told(msgspec.Struct, frozen=True, tag="told"):
 
 
 class Trim(msgspec.Struct, frozen=True, tag="trim"):
-    """Somebody starves for room: give back what you only prefetched."""
+    """Somebody starves for room: give back what you only prefetched; what is held to be kind, too, if it lasts."""
+
+    waited_s: float = 0.0
 
 
 Request: TypeAlias = Hello | Get | Release | Want | Pause | Ask | Read | Head | List | Put
@@ -334,6 +366,15 @@ class Wire:
         except OSError:  # reset by a killed peer, or shut down by our own close
             return None
         return data
+
+    @property
+    def is_hung_up(self) -> bool:
+        """Whether the other side is gone, whatever it said before that and nobody has read yet."""
+        if self._socket.fileno() < 0:
+            return True
+        poll = select.poll()
+        poll.register(self._socket, select.POLLRDHUP)
+        return bool(poll.poll(0))
 
     def hang_up(self) -> None:
         """Ends the conversation from any thread; a blocked receive returns."""

@@ -8,7 +8,7 @@ order in which they were asked for. Not thread-safe: the server locks.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from sds.errors import CacheFull
 from sds.fetch.cache import Cache
@@ -20,6 +20,7 @@ from sds.urls import redact
 __all__ = ["Room"]
 
 _FIRST_GUESS = 1e6  # what an object takes, before any has been seen
+_URGENT = 2**60  # so far before all others come those that are waited for
 _MEMORY = 32  # and then it is a mean over about so many objects
 
 
@@ -31,8 +32,10 @@ class Room:
         self._cache = cache
         self._start = start
         self._evict_from = evict_from
+        self._probing: set[int] = set()  # the numbers of flights that ask for their size: they keep their places
         self._usual_size = _FIRST_GUESS
         self._num_sized = 0
+        self._num_hurried = 0
 
     @property
     def is_careful(self) -> bool:
@@ -50,15 +53,29 @@ class Room:
 
     def park(self, flight: Flight) -> None:
         """A flight waits for room."""
+        self._probing.discard(flight.number)
         flight.wanted, flight.may_probe = self._expected(flight), False
         flight.waits_since = flight.waits_since or time.monotonic()
         self.parked.add(flight)
+
+    def hurry(self, flight: Flight) -> None:
+        """Somebody waits for a flight: it comes before those that nobody waits for yet."""
+        if flight.number < 0:
+            return
+        self._num_hurried += 1
+        number, flight.number = flight.number, self._num_hurried - _URGENT
+        if number in self._probing:
+            self._probing.remove(number)
+            self._probing.add(flight.number)
+        if flight.is_parked:
+            self.parked.take_out(flight)
+            self.parked.add(flight)
 
     def admit(self) -> None:
         """Lets parked flights take off while there is room."""
         while (flight := self.parked.first()) is not None:
             flight.wanted = self._expected(flight)
-            if not self._reserve(flight, flight.wanted):
+            if self._waits_behind(flight) or not self._reserve(flight, flight.wanted):
                 return
             self.parked.take()
             self._start(flight)
@@ -66,10 +83,18 @@ class Room:
     def probe(self) -> None:
         """Lets the first parked flight ask for its size, if that was only guessed."""
         flight = self.parked.first()
-        if flight is not None and flight.size is None:
+        if flight is not None:
+            self.ask_sizes([flight])
+
+    def ask_sizes(self, flights: Sequence[Flight]) -> bool:
+        """Lets parked flights ask for their sizes, where those were only guessed; whether any was."""
+        guessed = [flight for flight in flights if flight.is_parked and flight.size is None]
+        for flight in guessed:
             flight.may_probe = True
-            self.parked.take()
+            self._probing.add(flight.number)
+            self.parked.take_out(flight)
             self._start(flight)
+        return bool(guessed)
 
     def may_begin(self, flight: Flight) -> bool:
         """Whether a flight has room, or may have it, before it asks a store."""
@@ -79,7 +104,8 @@ class Room:
 
     def _waits_behind(self, flight: Flight) -> bool:
         first = self.parked.first()
-        return first is not None and first.number < flight.number
+        is_behind = first is not None and first.number < flight.number
+        return is_behind or any(number < flight.number for number in self._probing)
 
     def make(self, flight: Flight, size: int) -> bool:
         """Sets room aside for an object whose size is known now; False if there is none."""
@@ -87,6 +113,7 @@ class Room:
             self._num_sized += 1
             self._usual_size += (size - self._usual_size) / min(self._num_sized, _MEMORY)
         flight.size = size
+        self._probing.discard(flight.number)
         limit = self._cache.limit
         if limit is not None and size > limit:
             url = redact(flight.url)
@@ -122,6 +149,7 @@ class Room:
 
     def give_back(self, flight: Flight) -> None:
         """A flight needs its room no more; what it wrote is removed."""
+        self._probing.discard(flight.number)
         if flight.part:
             self._cache.drop_part(flight.part)
             flight.part = ""

@@ -7,6 +7,7 @@ folder, which makes its limit exact, and ends shortly after its last client.
 
 from __future__ import annotations
 
+import math
 import os
 import resource
 import signal
@@ -15,6 +16,7 @@ import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -44,6 +46,7 @@ _DISTRUST_S = 120.0  # what a disk had written so long before the machine went d
 _EXPIRE_EVERY_S = 1.0
 _ANSWER_S = 5.0  # how long a client may take to say whether it is paused
 _OWN_PATIENCE = 10  # times the timeout, for a client that holds files itself: it may let go of them when it goes on
+_STUCK_S = 5.0  # how long all who hold files must say that nothing comes free by itself: then it is said at once
 
 
 class Server:
@@ -62,6 +65,7 @@ class Server:
         self._sessions: set[Session] = set()
         self._idle_since = time.monotonic() + _FIRST_CLIENT_S - _IDLE_S
         self._trimmed_at = 0.0
+        self._lent: list[tuple[Ticket, list[int]]] = []  # files that made way for somebody
         self._expired_at = 0.0
         self._has_warned_of_disk = False
         self.cache.on_full_disk = self._warn_of_full_disk
@@ -78,7 +82,7 @@ class Server:
     def welcome(self, session: Session) -> str | None:
         """Takes a client in: the smallest limit of all present holds. Under the lock."""
         self.flights.ensure_threads(session.options.num_connections)
-        before = self.cache.limit if self._sessions else None
+        before = _smallest_limit(self._present())
         self._sessions.add(session)
         self._apply_limits()
         limit = self.cache.limit
@@ -104,11 +108,17 @@ class Server:
             if self._sessions:
                 self._apply_limits()
 
+    def _present(self) -> list[p.FetchOptions]:
+        """What those want who are here: a client that has just been closed may still be in the books."""
+        return [session.options for session in self._sessions if not session.is_gone]
+
     def _apply_limits(self) -> None:
-        limits = [s.options.limit for s in self._sessions if s.options.limit is not None]
-        self.cache.limit = min(limits, default=None)
-        self.cache.policy = "lru" if all(s.options.policy == "lru" for s in self._sessions) else "keep"
-        self.cache.ttl_s = min((s.options.ttl_s for s in self._sessions if s.options.ttl_s is not None), default=None)
+        present = self._present()
+        if present:  # else all goes on as it was, until the next one comes
+            self.cache.limit = _smallest_limit(present)
+            self.cache.policy = "lru" if all(options.policy == "lru" for options in present) else "keep"
+            ages = [options.ttl_s for options in present if options.ttl_s is not None]
+            self.cache.ttl_s = min(ages, default=None)
         self.cache.expire()
         self.cache.shrink()
         self.flights.admit()
@@ -165,6 +175,7 @@ class Server:
     def _relieve(self) -> None:
         """Helps flights that wait for room: asks for what was only prefetched; in the end, says what is wrong."""
         self.flights.admit()  # a grace may have ended
+        self.seek_lent()
         starving = self.flights.starving()
         if starving is None or self.flights.is_careful:
             return
@@ -176,12 +187,15 @@ class Server:
         blocked = [(f, t) for f in self.flights.parked() for t in _wanted(f)]
         if not blocked and waited_s > _PATIENCE_S:
             return  # nobody needs it yet
+        if self._end_hopeless(blocked):
+            return
         self.flights.probe()
         if now - max(since, self._trimmed_at) > max(_TRIM_EVERY_S, min(waited_s / 20, _MAX_TRIM_EVERY_S)):
             self._trimmed_at = now
             for session in self._sessions:
-                session.post(p.Trim())
-        if self.flights.num_active:
+                session.post(p.Trim(waited_s))
+            self._make_way()
+        if self.flights.num_active or self._end_stuck(blocked, now):
             return
         for flight, ticket in blocked:
             if not flight.is_parked:
@@ -191,10 +205,70 @@ class Server:
             # a client may pause where nobody can see it, and hold what its own threads wait for
             patience = _OWN_PATIENCE if ticket.session.holds_files else 1
             if waited_s > patience * timeout_s and not self._is_anybody_paused(now):
-                num_holders = sum(any(any(t.entries) for t in s.tickets.values()) for s in self._sessions)
-                error = too_small(self.cache, flight, waited_s, num_holders, _wanted_by(ticket.session))
-                self.flights.give_up(flight, ticket, error)
+                self._give_up(flight, ticket, waited_s)
                 return
+
+    def _make_way(self) -> None:
+        """Lets the ticket that is waited for longest have room that others hold for files of which more are missing.
+
+        Each of several could have some of its files, and none all of them.
+        """
+        first = self._first()
+        if first is None or not any(flight.is_parked for flight in first.flights):
+            return
+        tickets = [t for session in self._sessions for t in session.tickets.values() if t.num_missing]
+        self._lent += [(t, t.make_way()) for t in tickets if t is not first and any(t.entries)]
+        self.flights.admit()
+
+    def _first(self) -> Ticket | None:
+        """The ticket that is waited for longest."""
+        tickets = (
+            t for s in self._sessions for t in s.tickets.values() if t.num_missing and t.wanted_since is not None
+        )
+        return min(tickets, key=_wanted_at, default=None)
+
+    def seek_lent(self) -> None:
+        """Seeks the files that made way, when the one that they did it for has room. Under the lock."""
+        if not self._lent:
+            return
+        first = self._first()
+        if first is not None and any(flight.is_parked for flight in first.flights):
+            return
+        lent, self._lent = self._lent, []
+        for ticket, slots in sorted(lent, key=lambda each: each[0].wanted_since or math.inf):
+            ticket.session.seek_again(ticket, slots)
+
+    def _end_hopeless(self, blocked: list[tuple[Flight, Ticket]]) -> bool:
+        """Tells the first who waits that the limit is too small, if its files alone are larger; whether that is so."""
+        limit = self.cache.limit
+        if not blocked or limit is None or sum(_sizes([blocked[0][1]]).values()) <= limit:
+            return False
+        self._give_up(*blocked[0], time.monotonic() - (blocked[0][1].wanted_since or 0.0))
+        return True
+
+    def _end_stuck(self, blocked: list[tuple[Flight, Ticket]], now: float) -> bool:
+        """Tells the first who waits that the limit is too small, if that is sure: all who hold files wait for more."""
+        if not blocked or self.cache.limit is None or self.cache.is_disk_full:
+            return False
+        if now - self.flights.landed_at < _STUCK_S:
+            return False  # something came, and may be let go of
+        if not all(session.is_stuck(now - _STUCK_S, self._trimmed_at) for session in self._sessions):
+            return False
+        if self.flights.ask_sizes([flight for flight, _ in blocked]):
+            return True  # the error shall name a limit that does
+        flight, ticket = blocked[0]
+        held = [each for session in self._sessions for id in session.in_use if (each := session.tickets.get(id))]
+        if sum(_sizes([ticket, *held]).values()) <= self.cache.limit:
+            return False  # it waits behind another, or for what is only prefetched
+        self._give_up(flight, ticket, now - (ticket.wanted_since or now))
+        return True
+
+    def _give_up(self, flight: Flight, ticket: Ticket, waited_s: float) -> None:
+        num_holders = sum(any(any(t.entries) for t in s.tickets.values()) for s in self._sessions)
+        error = too_small(self.cache, flight, waited_s, num_holders, _wanted_by(self._sessions))
+        for each in [flight, *ticket.flights]:
+            if each.is_parked:
+                self.flights.give_up(each, ticket, error)
 
     def _is_anybody_paused(self, now: float) -> bool:
         """Whether room comes free when somebody's training loop goes on; who was just asked may yet say so."""
@@ -211,15 +285,30 @@ def _wanted(flight: Flight) -> list[Ticket]:
     return [ticket for ticket in tickets.values() if ticket.wanted_since is not None]
 
 
-def _wanted_by(session: Session) -> int:
-    """Bytes of all that somebody in a client waits for."""
-    waiting = (ticket for ticket in session.tickets.values() if ticket.wanted_since is not None)
+def _wanted_at(ticket: Ticket) -> float:
+    """Since when somebody waits for a ticket."""
+    return ticket.wanted_since or 0.0
+
+
+def _sizes(tickets: list[Ticket]) -> dict[str, int]:
+    """Bytes by key of the files of some tickets that are here, or wait for room and have told their size."""
+    entries = {entry.key: entry.size for ticket in tickets for entry in ticket.entries if entry is not None}
+    return {f.key: f.size for ticket in tickets for f in ticket.flights if f.is_parked and f.size is not None} | entries
+
+
+def _wanted_by(sessions: Iterable[Session]) -> int:
+    """Bytes of all that somebody waits for."""
+    waiting = (t for session in sessions for t in session.tickets.values() if t.wanted_since is not None)
     flights = {flight.key: flight for ticket in waiting for flight in ticket.flights if flight.is_parked}
     return sum(flight.size or flight.wanted for flight in flights.values())
 
 
+def _smallest_limit(options: Iterable[p.FetchOptions]) -> int | None:
+    return min((each.limit for each in options if each.limit is not None), default=None)
+
+
 def _smaller(limit: int) -> str:
-    return f"another job on this cache folder has a smaller limit, which holds: {format_bytes(limit)}"
+    return f"another dataset or program on this cache folder has a smaller limit, which holds: {format_bytes(limit)}"
 
 
 def _guest(claim: Claim) -> str:

@@ -41,37 +41,62 @@ class Ticket:
         self.num_missing = len(files)
         self.num_bytes = 0  # what it keeps in the cache, or will
         self.counts: dict[str, int] = {}
+        self.trips: list[p.Trip] = []
         self.error: SdsError | None = None
         self.wanted_since: float | None = None  # when the client said that somebody waits for it
         self.num_changes = 0  # how often an object was found changed since its version was asked for
+        self._lent: set[int] = set()  # files that were here, and made way for a while
 
     def landed(self, slot: int, entry: Entry, counts: dict[str, int]) -> None:
         """A file is here, and leased."""
         self.entries[slot] = entry
-        self._one_less(counts)
+        was_counted = slot in self._lent and not counts.get("requests")
+        self._one_less(slot, {} if was_counted else counts)
+
+    def make_way(self) -> list[int]:
+        """Lets go of the files that are here, while others are missing; which they were. Under the server's lock."""
+        here = {slot: entry for slot, entry in enumerate(self.entries) if entry is not None}
+        keys = {entry.key for entry in here.values()}
+        self.flights = [flight for flight in self.flights if flight.key not in keys]
+        for slot, entry in here.items():
+            self.session.let_go(entry)
+            self.entries[slot] = None
+        self.num_missing += len(here)
+        self._lent.update(here)
+        return list(here)
 
     def failed(self, slot: int, error: SdsError, counts: dict[str, int]) -> None:
         """A file cannot be had, so neither can the others of this Get; but one that just changed is asked for anew."""
         if isinstance(error, Changed) and self.session.begin_again(self, slot):
             return
         self.error = self.error or error
-        self._one_less(counts)
+        self._one_less(slot, counts)
 
-    def _one_less(self, counts: dict[str, int]) -> None:
+    def _one_less(self, slot: int, counts: dict[str, int]) -> None:
+        if counts.get("requests"):
+            self._travelled(slot, counts)
         for name, number in counts.items():
             self.counts[name] = self.counts.get(name, 0) + number
         self.num_missing -= 1
         if not self.num_missing:
             self.session.answer(self)
 
+    def _travelled(self, slot: int, counts: dict[str, int]) -> None:
+        """Notes what a store was asked for; counts are the flight's own for whoever asked first."""
+        now = time.monotonic()
+        flight = next((each for each in self.flights if each.counts is counts), None)
+        began = now if flight is None or flight.began_at is None else flight.began_at
+        kind = "standard" if flight is None else flight.storage_class
+        self.trips.append(p.Trip(slot, counts["requests"], counts["bytes_downloaded"], began, now - began, kind))
+
     def reply(self) -> p.Got | p.Failed:
         """What the client is told."""
         if self.error is not None:
-            return p.Failed.of(self.id, self.error)
+            return p.Failed.of(self.id, self.error, self.trips)
         waited_s = [flight.waited_s for flight in self.flights if flight.waited_s]
         if waited_s:  # for room
             self.counts |= {"waits": len(waited_s), "wait_ms": round(1000 * sum(waited_s))}
-        return p.Got(self.id, [entry.path for entry in self.entries if entry], self.counts)
+        return p.Got(self.id, [entry.path for entry in self.entries if entry], self.counts, self.trips)
 
 
 class Session:
@@ -90,6 +115,8 @@ class Session:
         self._is_beginning = False
         self.is_paused = False  # whoever takes its batches does something else: what it holds comes free later
         self.answered_at = 0.0  # when it said so, or the contrary
+        self.stuck_since: float | None = None  # since when it says that what it holds does not come free by itself
+        self.in_use: list[int] = []  # the ids of what it holds then
 
     def run(self) -> None:
         """Serves the client until it hangs up."""
@@ -103,6 +130,7 @@ class Session:
 
     def _handle(self, requests: list[p.Request]) -> bool:
         """Does what was asked; False if that makes no sense, and the client is not worth talking to."""
+        is_answer = any(isinstance(request, p.Pause) for request in requests)
         with self._server.lock:
             for request in requests:
                 if isinstance(request, p.Hello):
@@ -113,10 +141,12 @@ class Session:
                     self._get(request)
                 elif isinstance(request, p.Release):
                     self._release(request.ids)
+                    if not is_answer:  # it goes on; what is only given back for a while is no sign of that
+                        self.stuck_since = None
                 elif isinstance(request, p.Want):
                     self._want(request.id)
                 elif isinstance(request, p.Pause):
-                    self.is_paused, self.answered_at = request.is_paused, time.monotonic()
+                    self._answered(request)
                 elif isinstance(request, p.Ask):
                     self.post(p.Told(request.id, self._describe(request.id)))
                 else:
@@ -140,6 +170,7 @@ class Session:
             self._release([ticket.id])
         else:
             self._count(ticket, sum(entry.size for entry in ticket.entries if entry))
+            self._server.seek_lent()
             if self._deferred:
                 self.begin_deferred()
 
@@ -186,6 +217,30 @@ class Session:
         ticket = self.tickets.get(id)
         if ticket is not None and ticket.wanted_since is None:
             ticket.wanted_since = time.monotonic()
+            for flight in ticket.flights:
+                self._server.flights.hurry(flight)
+
+    def _answered(self, pause: p.Pause) -> None:
+        self.is_paused, self.answered_at = pause.is_paused, time.monotonic()
+        self.stuck_since = (self.stuck_since or self.answered_at) if pause.is_stuck else None
+        self.in_use = pause.in_use
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the client has hung up, which its thread may be about to notice."""
+        return self._wire.is_hung_up
+
+    def is_stuck(self, since: float, asked_at: float) -> bool:
+        """Whether nothing that it has in the cache comes free by itself: it says so since then, and when last asked.
+
+        Whoever waits for more in it must wait for room: what is on its way may come, and be let go of.
+        """
+        waiting = [t for t in self.tickets.values() if t.num_missing and t.wanted_since is not None]
+        if not all(any(flight.is_parked for flight in ticket.flights) for ticket in waiting):
+            return False
+        if not any(any(ticket.entries) for ticket in self.tickets.values()):
+            return True
+        return self.stuck_since is not None and self.stuck_since <= since and self.answered_at >= asked_at
 
     @property
     def holds_files(self) -> bool:
@@ -239,6 +294,17 @@ class Session:
 
         self._server.versions.ask(self._run, file.url, self.store_options, found)
 
+    def let_go(self, entry: Entry | None) -> None:
+        """Nobody needs a file for a while. Under the server's lock."""
+        if entry is not None:
+            self._server.cache.release(entry)
+
+    def seek_again(self, ticket: Ticket, slots: list[int]) -> None:
+        """Seeks files that made way, behind all others. Under the server's lock."""
+        for slot in slots:
+            if self.tickets.get(ticket.id) is ticket:
+                self._begin_file(ticket, slot, ticket.files[slot])
+
     def begin_again(self, ticket: Ticket, slot: int) -> bool:
         """An object changed after its version was asked for: asks anew, if it was asked for. Under the lock."""
         file = ticket.files[slot]
@@ -268,7 +334,10 @@ class Session:
         if server.cache.find(key) is not None:
             ticket.landed(slot, server.cache.lease(key), {"hits": 1})
         else:
-            ticket.flights.append(server.flights.join(key, url, version, self.store_options, ticket, slot, span))
+            flight = server.flights.join(key, url, version, self.store_options, ticket, slot, span)
+            ticket.flights.append(flight)
+            if ticket.wanted_since is not None:
+                server.flights.hurry(flight)
 
     def _describe(self, id: int) -> str:
         """What is being done for a request, in words."""
@@ -288,9 +357,9 @@ class Session:
                 for flight in ticket.flights:
                     self._server.flights.leave(flight, ticket)
             for entry in ticket.entries:
-                if entry is not None:
-                    self._server.cache.release(entry)
+                self.let_go(entry)
         self._server.flights.admit()
+        self._server.seek_lent()
         self.begin_deferred()
 
     def release_all(self) -> None:

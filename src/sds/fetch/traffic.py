@@ -49,6 +49,8 @@ class Traffic:
         """A request begins."""
         attempt = Attempt(flight, is_hedge=is_hedge)
         flight.in_air.append(attempt)
+        if flight.began_at is None:
+            flight.began_at = attempt.started_at
         flight.counts["requests"] += 1
         self._in_air[attempt] = None
         if not flight.is_active:

@@ -1,6 +1,6 @@
 """Index: source -> addressable rows.
 
-Comes in: a path, URL, wildcard, directory, text list, or several. Goes out: a TableIndex, whose rows name files and
+Comes in: a path, URL, wildcard, directory, text list, or several. Goes out: an Index, whose rows name files and
 metadata and are reached by number. Its length is exact, its order fixed, and equal content has an equal fingerprint.
 """
 

@@ -22,10 +22,13 @@ from sds.index.gather import Gathered
 from sds.index.options import IndexOptions
 from sds.index.query import run_query
 from sds.index.resolve import check_downloadable, null_if_empty, refuse_local, resolve
-from sds.index.table import KEY_COLUMN, VERSION_PREFIX
+from sds.index.table import KEY_COLUMN, VERSION_PREFIX, WEIGHT_COLUMN
 from sds.index.unify import is_text
+from sds.plan.weights import first_wrong
 
-__all__ = ["Draft", "draft", "is_part"]
+__all__ = ["Draft", "check_weights", "chosen", "draft", "is_part", "keys_of", "no_weight"]
+
+_WEIGHTS = "1.0 is once an epoch, 0.25 in a quarter of the epochs, 3.0 three times; 0 is never, null is no weight"
 
 
 @dataclass(frozen=True)
@@ -71,8 +74,7 @@ def draft(gathered: Gathered, options: IndexOptions, *, origin: str, scratch: Pa
 
     table, numbers = _queried(gathered, options, scratch)  # numbers: of the rows at the source, where not 0, 1, 2, ...
     rows_after_query = table.num_rows
-    table = _with_columns(table, gathered, options)
-    table, numbers = _without_missing(table, numbers, () if options.allow_missing_columns else downloads)
+    table, numbers = chosen(table, numbers, gathered, options)
     rows_left_out = rows_after_query - table.num_rows
     if table.num_rows == 0:
         raise SourceError(
@@ -84,8 +86,9 @@ def draft(gathered: Gathered, options: IndexOptions, *, origin: str, scratch: Pa
         table = table.slice(0, options.max_size)
         numbers = None if numbers is None else numbers.slice(0, options.max_size)
 
-    keys = _keys(table, numbers, options.id_column)
-    columns = tuple(table.column_names)
+    keys = keys_of(table, numbers, options.id_column)
+    columns = tuple(name for name in table.column_names if name != WEIGHT_COLUMN)
+    check_weights(table, options)
     key_column = KEY_COLUMN if keys is not None else options.id_column if options.id_column in columns else None
     hidden = {} if keys is None else {KEY_COLUMN: keys}
     relative = _with_hidden(table, hidden)
@@ -123,6 +126,14 @@ def _queried(gathered: Gathered, options: IndexOptions, scratch: Path) -> tuple[
     return result.table, result.row_numbers
 
 
+def chosen(
+    table: pa.Table, numbers: pa.ChunkedArray | None, gathered: Gathered, options: IndexOptions
+) -> tuple[pa.Table, pa.ChunkedArray | None]:
+    """The rows that have all they need, with the columns that samples get and one of weights; and their numbers."""
+    table = _with_columns(_with_weights(table, options), gathered, options)
+    return _without_missing(table, numbers, () if options.allow_missing_columns else gathered.columns_to_download)
+
+
 def _with_columns(table: pa.Table, gathered: Gathered, options: IndexOptions) -> pa.Table:
     """The columns that samples get, those to download as text or bytes with null for what is missing."""
     queried = options.sql_query is not None
@@ -138,11 +149,53 @@ def _with_columns(table: pa.Table, gathered: Gathered, options: IndexOptions) ->
                 table = table.append_column(name, pa.nulls(table.num_rows, pa.string()))
                 there = (*there, name)
     if keep is not None:
-        kept = {*keep, *gathered.columns_to_download, options.id_column}
+        kept = {*keep, *gathered.columns_to_download, options.id_column, WEIGHT_COLUMN}
         table = table.select([name for name in table.column_names if name in kept])
     for name in gathered.columns_to_download:
         table = _replaced(table, name, null_if_empty(check_downloadable(table[name], name)))
     return table
+
+
+def _with_weights(table: pa.Table, options: IndexOptions) -> pa.Table:
+    """The table with its weights in a column of their own, as floats."""
+    name = options.weight_col_name
+    if name is None:
+        return table
+    if name not in table.column_names:
+        raise _missing("weight_col_name", name, table.column_names, options.sql_query is not None)
+    column = table[name]
+    if not (types.is_integer(column.type) or types.is_floating(column.type) or types.is_decimal(column.type)):
+        raise SchemaError(f"weight_col_name holds {column.type}, not numbers: {name!r}", hint=_WEIGHTS)
+    return table.append_column(WEIGHT_COLUMN, column.cast(pa.float64()))
+
+
+def check_weights(
+    table: pa.Table, options: IndexOptions, numbers: pa.ChunkedArray | None = None, first: int = 0
+) -> None:
+    """Raises SchemaError if a weight is none, or (of a whole table) all are 0.
+
+    Args:
+        table: with its weights.
+        options: as they were given.
+        numbers: of the rows of a part of a table, counted from its row `first` on; None: it is whole.
+        first: the number of the part's first row.
+    """
+    if options.weight_col_name is None:
+        return
+    weights = table[WEIGHT_COLUMN].to_numpy()  # null becomes NaN
+    wrong = first_wrong(weights)
+    if wrong is not None:
+        value, row = table[WEIGHT_COLUMN][wrong].as_py(), wrong if numbers is None else first + numbers[wrong].as_py()
+        raise SchemaError(
+            f"weight is impossible: {value!r} in column {options.weight_col_name!r}, row {row}", hint=_WEIGHTS
+        )
+    if numbers is None and not weights.any():
+        raise no_weight(options)
+
+
+def no_weight(options: IndexOptions) -> SchemaError:
+    """The error of rows that never come."""
+    return SchemaError(f"every weight is 0: column {options.weight_col_name!r}", hint=_WEIGHTS)
 
 
 def _missing(option: str, name: str, there: Sequence[str], queried: bool) -> SchemaError:
@@ -178,7 +231,7 @@ def _has_gaps(ids: pa.ChunkedArray) -> bool:
     return is_text(ids.type) and bool(pc.any(pc.equal(ids, "")).as_py())
 
 
-def _keys(table: pa.Table, numbers: pa.ChunkedArray | None, id_column: str) -> pa.ChunkedArray | None:
+def keys_of(table: pa.Table, numbers: pa.ChunkedArray | None, id_column: str) -> pa.ChunkedArray | None:
     """The ids, where the id column's own values will not do: a row without an id has its number at the source."""
     if id_column not in table.column_names:
         return numbers

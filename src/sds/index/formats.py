@@ -5,10 +5,21 @@ A name says its format by its last extension, and its compression by one more. W
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-__all__ = ["KNOWN", "LIST_EXTENSION", "Format", "describe_known", "extension_of", "format_of", "is_index_file"]
+__all__ = [
+    "KNOWN",
+    "LIST_EXTENSION",
+    "Format",
+    "describe_known",
+    "extension_of",
+    "format_of",
+    "is_index_file",
+    "is_packed_tar",
+    "is_tars",
+]
 
 LIST_EXTENSION = "txt"
 
@@ -22,9 +33,12 @@ KNOWN = {
     "pq": "parquet",
     "arrow": "arrow",
     "feather": "arrow",
+    "tar": "tar",
 }
 _CODECS = {"gz": "gzip", "zst": "zstd", "bz2": "bz2"}
 _TEXT = ("csv", "tsv", "json", "jsonl", "ndjson")
+_PACKED_TARS = (".tar.gz", ".tgz", ".tar.zst", ".tar.bz2", ".tar.xz", ".tar.lz4")
+_BESIDE_TARS = {"tar", "json", "jsonl", "idx", "txt", "md", "yaml", "parquet", "csv"}
 _ENDINGS = (*(f".{e}" for e in KNOWN), *(f".{e}.{c}" for e in _TEXT for c in _CODECS))
 
 
@@ -56,6 +70,17 @@ def is_index_file(url: str) -> bool:
     if url.lower().endswith(_ENDINGS) or url[:4].lower() == "http":
         return format_of(url) is not None
     return False
+
+
+def is_packed_tar(url: str) -> bool:
+    """Whether a name is a compressed tar's, in which nothing can be reached by its place."""
+    return _file_name(url).lower().endswith(_PACKED_TARS)
+
+
+def is_tars(names: Sequence[str]) -> bool:
+    """Whether files are tar shards, perhaps with what their writers put beside them: lists, counts, tables."""
+    kinds = {extension_of(name) for name in names}
+    return "tar" in kinds and kinds <= _BESIDE_TARS
 
 
 def describe_known() -> str:

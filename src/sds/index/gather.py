@@ -19,6 +19,7 @@ from pyarrow import types
 from sds.errors import ObjectNotFound, SourceNotFound
 from sds.index import addresses
 from sds.index.grouping import group_samples
+from sds.index.held import Held
 from sds.index.options import IndexOptions
 from sds.index.parts import IndexFile, SampleFiles, Source
 from sds.index.readers import ReadFile, read_index_file
@@ -27,7 +28,7 @@ from sds.index.resolve import move_base, refuse_local, resolve
 from sds.index.unify import NamedTable, common_schema, concatenate, is_text
 from sds.urls import is_remote
 
-__all__ = ["Gathered", "Versions", "gather"]
+__all__ = ["Gathered", "Versions", "common_folder", "gather", "rebase"]
 
 _NUM_FILES_AT_ONCE = 8
 _UNTYPED = ("csv", "tsv")
@@ -56,6 +57,7 @@ class Gathered:
         columns_to_download: the names asked for, or all extensions.
         versions: of the files of directories; None if there are none.
         may_name_local: whether any part of the source may name files on this machine's own disks.
+        held: what the source holds inside itself, if rows name places in it.
     """
 
     table: pa.Table
@@ -64,12 +66,13 @@ class Gathered:
     columns_to_download: tuple[str, ...]
     versions: Versions | None
     may_name_local: bool
+    held: Held | None = None
 
 
 def gather(source: Source, options: IndexOptions, *, open_remote: OpenRemote, scratch: Path) -> Gathered:
     """Reads all parts of a source; `scratch` is a folder for downloaded index files."""
     reader = _Reader(options, open_remote, scratch)
-    folder = _common_folder(source)
+    folder = common_folder(source)
     if len(source.parts) == 1:
         reads = [reader.read(0, source.parts[0])]
     else:
@@ -90,8 +93,8 @@ def gather(source: Source, options: IndexOptions, *, open_remote: OpenRemote, sc
         if lost and isinstance(part, IndexFile) and part.format.family in _UNTYPED:
             # another file has text there: then what looked like numbers here was text too ("007")
             named[i] = NamedTable(part.url, reader.read(i, part, also_text=lost).table)
-    rebase = partial(_rebase, folder=folder, downloads=downloads)
-    moved = [NamedTable(n.name, rebase(n.table, part)) for n, part in zip(named, source.parts, strict=True)]
+    at_folder = partial(rebase, folder=folder, downloads=downloads)
+    moved = [NamedTable(n.name, at_folder(n.table, part)) for n, part in zip(named, source.parts, strict=True)]
     return Gathered(
         table=concatenate(moved, schema),
         columns=columns,
@@ -110,7 +113,8 @@ class _Reader:
         self._text = (options.id_column, *(options.columns_to_download or ()))
         # a query may use any column; without one, only those that samples get are read
         keep = None if options.sql_query is not None else options.index_cols_to_keep
-        self._columns = None if keep is None else {*keep, *self._text}
+        weights = () if options.weight_col_name is None else (options.weight_col_name,)
+        self._columns = None if keep is None else {*keep, *self._text, *weights}
 
     def read(self, number: int, part: IndexFile | SampleFiles, also_text: Collection[str] = ()) -> ReadFile:
         if isinstance(part, SampleFiles):
@@ -145,9 +149,7 @@ def _lost_text(table: pa.Table, schema: pa.Schema) -> list[str]:
     ]
 
 
-def _rebase(
-    table: pa.Table, part: IndexFile | SampleFiles, *, folder: str | None, downloads: Sequence[str]
-) -> pa.Table:
+def rebase(table: pa.Table, part: IndexFile | SampleFiles, *, folder: str | None, downloads: Sequence[str]) -> pa.Table:
     """Makes paths relative to the common folder, or addresses if there is none."""
     for name in set(downloads).intersection(table.column_names):
         column = table[name]
@@ -159,7 +161,8 @@ def _rebase(
     return table
 
 
-def _common_folder(source: Source) -> str | None:
+def common_folder(source: Source) -> str | None:
+    """The folder that paths of all parts can be relative to; None if there is none."""
     folder = addresses.common_folder(part.folder for part in source.parts)
     if folder is not None and addresses.is_http(folder):
         # a way with escapes is a piece of a URL: put before a file name, it would be escaped with it

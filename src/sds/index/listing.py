@@ -10,7 +10,8 @@ import os
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from sds.errors import ObjectNotFound, SourceError
+from sds.errors import ObjectNotFound, SourceError, SourceNotFound
+from sds.index.addresses import is_http
 from sds.index.remote import Remote
 
 __all__ = ["ListedFile", "file_version", "list_local", "list_remote", "version_of"]
@@ -72,12 +73,14 @@ def _walk(folder: str, prefix: str, exclude: Collection[str], above: tuple[int, 
 
 
 def list_remote(root: str, remote: Remote) -> list[ListedFile]:
-    """Lists what lies below a remote folder; an empty or absent one gives nothing."""
+    """Lists what lies below a remote folder; an empty or absent one gives nothing, an absent bucket SourceNotFound."""
     below = f"{root.rstrip('/')}/"
     try:
         objects = remote.list(below)
-    except ObjectNotFound:
-        return []
+    except ObjectNotFound as e:
+        if is_http(root):
+            return []
+        raise SourceNotFound(f"nothing is at the source: {root}", hint=e.hint, url=root) from e  # there is no bucket
     files = []
     for info in objects:
         if not info.url.startswith(below):

@@ -11,6 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from sds.index import addresses
+from sds.index.holding import open_table
 from sds.index.options import IndexOptions
 from sds.index.parts import IndexFile, Source
 from sds.index.remote import OpenRemote
@@ -53,7 +54,7 @@ def open_index(
         return index
     with store.building(timeout_s) as scratch:
         index = store.open()  # another process may have built it while this one waited
-        return index if index is not None else TableIndex(_build(source, options, store, remote, scratch))
+        return index if index is not None else open_table(_build(source, options, store, remote, scratch))
 
 
 def _build(source: Source, options: IndexOptions, store: Store, remote: OpenRemote, scratch: Path) -> Manifest:
@@ -62,13 +63,16 @@ def _build(source: Source, options: IndexOptions, store: Store, remote: OpenRemo
         is_part,
     )  # with its readers and kernels, which opening what is built does not need
     from sds.index.gather import gather
+    from sds.index.gather_held import gather_held, with_default
 
-    gathered = gather(source, options, open_remote=remote, scratch=scratch)
+    gathered = gather_held(source, options, open_remote=remote, scratch=scratch)
+    if gathered is None:
+        gathered = with_default(gather(source, options, open_remote=remote, scratch=scratch), options)
     first = source.parts[0]
     origin = first.url if isinstance(first, IndexFile) else first.origin
     made = draft(gathered, options, origin=origin, scratch=scratch)
     storage = _storage_in_place(source, made.table) if options.sql_query is None and not made.rows_left_out else None
-    if storage is not None and not is_part(made.table, gathered.table):
+    if storage is not None and (gathered.held is not None or not is_part(made.table, gathered.table)):
         storage = None  # paths were resolved, ids filled in: no longer what the file says
     manifest = Manifest(
         storage=storage or "arrow",
@@ -77,6 +81,8 @@ def _build(source: Source, options: IndexOptions, store: Store, remote: OpenRemo
         key_column=made.key_column,
         columns_to_download=gathered.columns_to_download,
         versions=made.versions,
+        is_weighted=options.weight_col_name is not None,
+        held=gathered.held,
         facts=IndexFacts(
             kind=source.kind,
             num_index_files=len(source.index_files),

@@ -27,6 +27,9 @@ class IndexOptions:
         sql_query: one SELECT over a table named `dataframe`.
         max_size: at most so many rows, the first ones after the query.
         max_index_files_to_use: at most so many index files, the first ones by name.
+        weight_col_name: the column that says how often rows come.
+        lazy_index_chunk_size: rows that are read at a time; None: all of them at once.
+        lazy_index_plan: how what a query left is read then: 'scan', 'take', or 'auto', by what is cheaper.
     """
 
     columns_to_download: tuple[str, ...] | None = None
@@ -36,16 +39,22 @@ class IndexOptions:
     sql_query: str | None = None
     max_size: int | None = None
     max_index_files_to_use: int | None = None
+    weight_col_name: str | None = None
+    lazy_index_chunk_size: int | None = None
+    lazy_index_plan: str = "auto"
 
     def __post_init__(self) -> None:
         for option in ("columns_to_download", "index_cols_to_keep"):
             object.__setattr__(self, option, _names(option, getattr(self, option)))
-        for option in ("max_size", "max_index_files_to_use"):
+        for option in ("max_size", "max_index_files_to_use", "lazy_index_chunk_size"):
             _check_count(option, getattr(self, option))
-        for option in ("index_col_name", "sql_query"):
+        for option in ("index_col_name", "sql_query", "weight_col_name"):
             text = getattr(self, option)
             if text is not None and not (isinstance(text, str) and text.strip()):
                 raise OptionError(f"{option} is not a text: {text!r}", hint=f"leave {option} out, or give a text")
+        if self.lazy_index_plan not in ("auto", "scan", "take"):
+            hint = "one of 'auto', 'scan', 'take'"
+            raise OptionError(f"lazy_index_plan is unknown: {self.lazy_index_plan!r}", hint=hint)
         if self.index_col_name in (self.columns_to_download or ()):
             raise OptionError(
                 f"index_col_name is also in columns_to_download: {self.index_col_name!r}",

@@ -8,9 +8,42 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["fixed_folder", "has_wildcard", "matcher"]
+from sds.errors import OptionError
+
+__all__ = ["expand", "fixed_folder", "has_wildcard", "matcher"]
 
 _MAGIC = re.compile(r"[*?\[]")
+_BRACES = re.compile(r"\{(?:(\d+)\.\.(\d+)|([^{},]*(?:,[^{},]*)+))\}")
+_MAX_NAMES = 1_000_000
+
+
+def expand(pattern: str) -> list[str]:
+    """The names that braces stand for: 'a-{000..002}.tar', 'a-{x,y}.tar'; nothing, if there are none.
+
+    Raises:
+        OptionError: they are too many.
+    """
+    match = _BRACES.search(pattern)
+    if match is None:
+        return []
+    first, last, words = match.groups()
+    if words is None:
+        low, high = int(first), int(last)
+        if high - low >= _MAX_NAMES:
+            raise OptionError(f"braces stand for too many names: {pattern}", hint="give a wildcard, or a list")
+        width = max(len(first), len(last)) if first[0] == "0" or last[0] == "0" else 0
+        choices = [f"{number:0{width}}" for number in range(low, high + 1)]
+        if not choices:
+            raise OptionError(f"braces stand for no name: {pattern}", hint="the smaller number is first: {000..099}")
+    else:
+        choices = words.split(",")
+    before, after = pattern[: match.start()], pattern[match.end() :]
+    found: list[str] = []
+    for rest in expand(after) or [after]:
+        found += [f"{before}{choice}{rest}" for choice in choices]
+        if len(found) > _MAX_NAMES:
+            raise OptionError(f"braces stand for too many names: {pattern}", hint="give a wildcard, or a list")
+    return found
 
 
 def has_wildcard(address: str) -> bool:

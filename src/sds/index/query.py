@@ -19,9 +19,20 @@ import pyarrow as pa
 from sds.errors import QueryError
 from sds.index.readers import plain_table
 
-__all__ = ["QueryResult", "run_query"]
+__all__ = [
+    "QueryResult",
+    "checked_select",
+    "is_row_by_row",
+    "nodes",
+    "parse",
+    "plain_result",
+    "refuse_samples",
+    "run_query",
+    "select_node",
+    "shut",
+]
 
-_UNREPEATABLE = {"random", "uuid", "gen_random_uuid", "uuidv4", "uuidv7", "nextval"}
+UNREPEATABLE = {"random", "uuid", "gen_random_uuid", "uuidv4", "uuidv7", "nextval"}
 _ROW = "__sds_row__"
 
 
@@ -49,18 +60,11 @@ def run_query(table: pa.Table, query: str, *, id_column: str, number_rows: bool,
     import duckdb  # 0.15 s that only a query costs
 
     hint = f"the table is named dataframe; its columns: {', '.join(table.column_names)}"
-    try:
-        statements = duckdb.extract_statements(query)
-    except duckdb.Error as e:
-        raise QueryError(f"sql_query is not SQL: {e}", hint=hint) from e
-    if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
-        raise QueryError(
-            f"sql_query is not one SELECT: {query.strip()!r}", hint="SELECT ... FROM dataframe WHERE ..., and no more"
-        )
+    checked_select(query, hint)
     with duckdb.connect(":memory:") as connection:
-        tree = _parse(connection, query)
-        _refuse_samples(tree)
-        _shut(connection, spill, num_threads=None if _keeps_order(tree) else 1)
+        tree = parse(connection, query)
+        refuse_samples(tree)
+        shut(connection, spill, num_threads=None if _keeps_order(tree) else 1)
         connection.register("dataframe", table)
         try:
             relation = connection.sql(query)
@@ -70,17 +74,32 @@ def run_query(table: pa.Table, query: str, *, id_column: str, number_rows: bool,
                     return numbered
                 connection.register("dataframe", table)
                 relation = connection.sql(query)
-            return QueryResult(_plain(relation.to_arrow_table()), None)
+            return QueryResult(plain_result(relation.to_arrow_table()), None)
         except duckdb.Error as e:
             raise QueryError(f"sql_query failed: {e}", hint=hint) from e
 
 
-def _shut(connection: Any, spill: Path, *, num_threads: int | None) -> None:
+def checked_select(query: str, hint: str) -> None:
+    """Raises QueryError unless the query is one SELECT."""
+    import duckdb
+
+    try:
+        statements = duckdb.extract_statements(query)
+    except duckdb.Error as e:
+        raise QueryError(f"sql_query is not SQL: {e}", hint=hint) from e
+    if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
+        raise QueryError(
+            f"sql_query is not one SELECT: {query.strip()!r}", hint="SELECT ... FROM dataframe WHERE ..., and no more"
+        )
+
+
+def shut(connection: Any, spill: Path, *, num_threads: int | None) -> None:
     """Takes away everything but the computing, and then the key."""
     if num_threads is not None:
         connection.execute(f"SET threads = {num_threads}")
     connection.execute(f"SET temp_directory = {_quoted(str(spill))}")
     connection.execute("SET preserve_insertion_order = true")
+    connection.execute("SET enable_progress_bar = false")  # it would be drawn on stdout, among a program's results
     connection.execute("SET python_enable_replacements = false")
     connection.execute("SET autoinstall_known_extensions = false")
     connection.execute("SET autoload_known_extensions = false")
@@ -94,23 +113,25 @@ def _quoted(text: str) -> str:
     return f"'{doubled}'"
 
 
-def _parse(connection: Any, query: str) -> dict[str, Any]:
+def parse(connection: Any, query: str) -> dict[str, Any]:
     """DuckDB's own syntax tree of the query; empty where it has none to show."""
     tree: dict[str, Any] = json.loads(connection.execute("SELECT json_serialize_sql(?)", [query]).fetchall()[0][0])
     return {} if tree.get("error") else tree
 
 
-def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
+def nodes(tree: Any) -> Iterator[dict[str, Any]]:
+    """All nodes of a syntax tree."""
     if isinstance(tree, dict):
         yield tree
         tree = list(tree.values())
     if isinstance(tree, list):
         for branch in tree:
-            yield from _nodes(branch)
+            yield from nodes(branch)
 
 
-def _refuse_samples(tree: dict[str, Any]) -> None:
-    for node in _nodes(tree):
+def refuse_samples(tree: dict[str, Any]) -> None:
+    """Raises QueryError if the query draws a sample without a seed."""
+    for node in nodes(tree):
         sample = node.get("sample")
         # DuckDB 1 says only `seed`, with -1 for none; DuckDB 2 says `repeatable` too
         if isinstance(sample, dict) and not sample.get("repeatable", sample.get("seed", -1) != -1):
@@ -120,7 +141,8 @@ def _refuse_samples(tree: dict[str, Any]) -> None:
             )
 
 
-def _select_node(tree: dict[str, Any]) -> dict[str, Any]:
+def select_node(tree: dict[str, Any]) -> dict[str, Any]:
+    """The SELECT of a query; empty if it is something else."""
     statements = tree.get("statements") or [{}]
     node: dict[str, Any] = statements[0].get("node", {})
     return node if node.get("type") == "SELECT_NODE" else {}
@@ -131,20 +153,21 @@ def _keeps_order(tree: dict[str, Any]) -> bool:
 
     Groups, joins, sorts with ties and sums of floats come out differently with every timing of threads.
     """
-    node = _select_node(tree)
-    if not _is_row_by_row(node) or node.get("from_table", {}).get("type") != "BASE_TABLE":
+    node = select_node(tree)
+    if not is_row_by_row(node) or node.get("from_table", {}).get("type") != "BASE_TABLE":
         return False
     if any(modifier.get("type") != "LIMIT_MODIFIER" for modifier in node.get("modifiers", [])):
         return False
     if node.get("cte_map", {}).get("map") or node.get("qualify") or node.get("sample"):
         return False
-    if any(n.get("class") in ("SUBQUERY", "WINDOW") or n.get("function_name") in _UNREPEATABLE for n in _nodes(node)):
+    if any(n.get("class") in ("SUBQUERY", "WINDOW") or n.get("function_name") in UNREPEATABLE for n in nodes(node)):
         return False
     # in what is selected, a function may be an aggregate
-    return all(n.get("is_operator") for n in _nodes(node.get("select_list")) if n.get("class") == "FUNCTION")
+    return all(n.get("is_operator") for n in nodes(node.get("select_list")) if n.get("class") == "FUNCTION")
 
 
-def _is_row_by_row(node: dict[str, Any]) -> bool:
+def is_row_by_row(node: dict[str, Any]) -> bool:
+    """Whether each row of the result comes from one row of the table, or from one of each that are joined."""
     return (
         bool(node)
         and not node.get("group_expressions")
@@ -158,8 +181,8 @@ def _run_numbered(connection: Any, table: pa.Table, tree: dict[str, Any]) -> Que
     import duckdb
 
     tree = copy.deepcopy(tree)
-    node = _select_node(tree)
-    if not _is_row_by_row(node) or "rowid" in map(str.lower, table.column_names):
+    node = select_node(tree)
+    if not is_row_by_row(node) or "rowid" in map(str.lower, table.column_names):
         return None
     node["select_list"].append({"class": "COLUMN_REF", "type": "COLUMN_REF", "alias": _ROW, "column_names": ["rowid"]})
     connection.unregister("dataframe")
@@ -172,10 +195,11 @@ def _run_numbered(connection: Any, table: pa.Table, tree: dict[str, Any]) -> Que
     except duckdb.BinderException:  # an aggregate, a join: there is no one row to number
         connection.execute("DROP TABLE dataframe").fetchall()
         return None
-    return QueryResult(_plain(result.drop_columns([_ROW])), result[_ROW])
+    return QueryResult(plain_result(result.drop_columns([_ROW])), result[_ROW])
 
 
-def _plain(table: pa.Table) -> pa.Table:
+def plain_result(table: pa.Table) -> pa.Table:
+    """A result in plain types; QueryError if it has two columns of one name."""
     names = table.column_names
     twice = next((name for i, name in enumerate(names) if name in names[:i]), None)
     if twice is not None:

@@ -18,7 +18,7 @@ from sds.index.formats import Format
 from sds.index.records import read_json
 from sds.units import format_bytes
 
-__all__ = ["ReadFile", "is_temporal_free", "plain_table", "plain_type", "read_index_file"]
+__all__ = ["ReadFile", "check_names", "is_temporal_free", "plain_table", "plain_type", "read_index_file"]
 
 # a row must fit into a block; larger blocks cost parallelism in files that are not much larger
 _CSV_BLOCK_BYTES = 8 << 20
@@ -74,11 +74,12 @@ def read_index_file(
             hint=f"is it whole, and really {format_.family}{f' with {format_.codec}' if format_.codec else ''}?",
             url=name,
         ) from e
-    _check_names(read.columns, name)
+    check_names(read.columns, name)
     return ReadFile(plain_table(read.table), read.columns)
 
 
-def _check_names(columns: Collection[str], name: str) -> None:
+def check_names(columns: Collection[str], name: str) -> None:
+    """Raises SchemaError if a name is there twice, or is one of ours."""
     seen: set[str] = set()
     for column in columns:
         if column in seen:
@@ -157,7 +158,7 @@ def _read_parquet(path: Path, columns: Collection[str] | None) -> ReadFile:
 
     with parquet.ParquetFile(str(path), memory_map=True) as file:
         names = file.schema_arrow.names
-        _check_names(names, str(path))
+        check_names(names, str(path))
         wanted = None if columns is None else [name for name in names if name in columns]
         # in pieces: one allocation of the whole is much slower on its first touch, and is needed twice at its peak
         batches = file.iter_batches(batch_size=_PARQUET_BATCH_ROWS, columns=wanted)

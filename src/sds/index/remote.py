@@ -38,6 +38,10 @@ class Remote(Protocol):
         """Tells about one object."""
         ...
 
+    def read_ranges(self, url: str, ranges: list[tuple[int, int]], /) -> Sequence[bytes]:
+        """The bytes of several ranges of an object."""
+        ...
+
     def list(self, url: str) -> Sequence[ObjectFacts]:
         """Tells about everything below a folder."""
         ...

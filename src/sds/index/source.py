@@ -17,12 +17,22 @@ from typing import TypeAlias
 
 from sds.errors import ObjectNotFound, OptionError, SchemaError, SourceError, SourceNotFound, UnsupportedSource
 from sds.index import addresses
-from sds.index.formats import LIST_EXTENSION, describe_known, extension_of, format_of, is_index_file
+from sds.index.formats import (
+    LIST_EXTENSION,
+    Format,
+    describe_known,
+    extension_of,
+    format_of,
+    is_index_file,
+    is_packed_tar,
+    is_tars,
+)
+from sds.index.lance import is_lance, pin_lance
 from sds.index.listing import ListedFile, file_version, list_local, list_remote
 from sds.index.parts import IndexFile, SampleFiles, Source
-from sds.index.patterns import fixed_folder, has_wildcard, matcher
+from sds.index.patterns import expand, fixed_folder, has_wildcard, matcher
 from sds.index.remote import OpenRemote
-from sds.urls import is_remote
+from sds.urls import is_remote, root_of
 
 __all__ = ["SourceLike", "find_source"]
 
@@ -48,17 +58,20 @@ def find_source(src: SourceLike, *, folder: Path, open_remote: OpenRemote) -> So
     # a cache inside its own source: what it made is no sample
     finder = _Finder((str(built), str(built.parent / "objects")), open_remote)
     if isinstance(src, str | os.PathLike):
-        return finder.find(_text(src))
+        text = _text(src)
+        if not (names := expand(text)) or os.path.exists(text):
+            return finder.find(text)
+        src = names
     if callable(src) or hasattr(src, "rows"):
         raise OptionError(
-            f"src is a data provider, which is not available yet: {src!r}",
-            hint="give a path, a URL, a wildcard, a directory, or a list of those in this version",
+            f"src is a data provider, which has no files: {type(src).__qualname__}",
+            hint="StreamingDataset takes it; an object needs __len__ and rows(ids)",
         )
     if not isinstance(src, list | tuple) or not src:
         raise OptionError(
             f"src is not a source: {src!r}", hint="give a path, a URL, a wildcard, a directory, or a list of those"
         )
-    sources = [finder.find(_text(entry)) for entry in src]
+    sources = finder.find_all([_text(entry) for entry in src])
     if len(sources) == 1:
         return sources[0]
     parts = tuple(part for source in sources for part in source.parts)
@@ -77,8 +90,20 @@ class _Finder:
         self._exclude = exclude
         self._open_remote = open_remote
 
+    def find_all(self, texts: list[str]) -> list[Source]:
+        """Several sources, in order; those of a store are asked for side by side."""
+        if len(texts) < 2 or not any(map(is_remote, texts)):
+            return [self.find(text) for text in texts]
+        with ThreadPoolExecutor(_NUM_HEADS_AT_ONCE) as pool:
+            return list(pool.map(self.find, texts))
+
     def find(self, text: str) -> Source:
         address = addresses.absolute(text)
+        if is_lance(address):
+            table, version = pin_lance(address)
+            return Source("lance", _name(table), (IndexFile(table, Format("lance"), version),), (address,))
+        if is_packed_tar(address):
+            raise _packed(address)
         if is_remote(address):
             source = self._remote(address)
         elif text.endswith("/") and not Path(address).is_dir() and not has_wildcard(address):
@@ -113,7 +138,8 @@ class _Finder:
         if not url.endswith("/"):
             self._version(url)  # SourceNotFound, unless it is a file of some other kind
             raise _unsupported(url)
-        raise _not_found(url)
+        listed = None if addresses.is_http(url) else f"the bucket {root_of(url)} exists: check the rest of the address"
+        raise _not_found(url, listed)
 
     def _file(self, address: str) -> Source:
         format_ = format_of(address)
@@ -183,7 +209,7 @@ class _Finder:
         try:
             info = self._open_remote().head(address)
         except ObjectNotFound as e:
-            raise _not_found(address) from e
+            raise _not_found(address, e.hint) from e
         return f"{info.size}-{info.version}"
 
 
@@ -192,6 +218,13 @@ def _directory(root: str, files: list[ListedFile]) -> Source:
         raise SourceError(
             f"directory has no files: {root}", hint="hidden files do not count; is it the right one?", url=root
         )
+    names = [file.path for file in files]
+    if all(map(is_packed_tar, names)):
+        raise _packed(root)
+    if is_tars(names):
+        shards = [file for file in files if extension_of(file.path) == "tar"]
+        parts = tuple(IndexFile(addresses.join(root, file.path), Format("tar"), file.version) for file in shards)
+        return Source("directory", _name(root), parts)
     return Source("directory", _name(root), (_samples(root, root, files),))
 
 
@@ -237,15 +270,24 @@ def _name(address: str) -> str:
     return path.rpartition("/")[2] or anchor
 
 
-def _not_found(address: str) -> SourceNotFound:
+def _not_found(address: str, told: str | None = None) -> SourceNotFound:
+    """Nothing is there; `told` is what the store says of it."""
     if is_remote(address):
-        hint = "check bucket, path and endpoint; a directory needs at least one object below it"
+        hint = f"{told or 'check bucket, path and endpoint'}; a directory needs at least one object below it"
     else:
         there = Path(address)
         while not there.exists() and there != there.parent:
             there = there.parent
         hint = f"the part of it that exists is {there}; relative paths start at the working folder"
     return SourceNotFound(f"nothing is at the source: {address}", hint=hint, url=address)
+
+
+def _packed(address: str) -> UnsupportedSource:
+    return UnsupportedSource(
+        f"tar is compressed: {address}",
+        hint="no byte of it can be read without all before it: decompress it (gunzip, zstd -d) and give the .tar",
+        url=address,
+    )
 
 
 def _unsupported(address: str) -> UnsupportedSource:

@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from sds.errors import CacheError, SourceError
 from sds.index import lock
+from sds.index.holding import open_table
 from sds.index.options import IndexOptions
 from sds.index.parts import Source
 from sds.index.table import Manifest, TableIndex
@@ -31,6 +32,7 @@ __all__ = ["Store"]
 _FORMAT = 2
 _MIN_BATCH_ROWS = 1 << 15
 _MANIFEST = b"sds.manifest"
+_ENDINGS = ("arrow", "json", "lazy", "weights")
 # A running process has mapped its table, but the workers that it starts later open it again, by its name
 _KEEP_UNUSED_S = 7 * 24 * 3600
 
@@ -53,13 +55,22 @@ class Store:
         self._note = folder / f"{self.name}.json"
         self._scratch = folder / f"{self.name}.tmp"
 
+    def path(self, ending: str) -> Path:
+        """Where a file of this index lies, by its ending."""
+        return self._folder / f"{self.name}.{ending}"
+
+    def adopt(self, made: Path, ending: str) -> None:
+        """Gives a file that was made in the scratch folder its name; call it while building."""
+        made.replace(self.path(ending))
+        self._drop_superseded()
+
     def open(self) -> TableIndex | None:
         """Opens what was built before; None if nothing was, or it is damaged."""
         try:
             if self._table.exists():
-                return TableIndex(self._read_manifest())
+                return open_table(self._read_manifest())
             if self._note.exists():
-                return TableIndex(msgspec.json.decode(self._note.read_bytes(), type=Manifest))
+                return open_table(msgspec.json.decode(self._note.read_bytes(), type=Manifest))
         except (SourceError, msgspec.MsgspecError, pa.ArrowException, OSError):
             return None  # cut short by a crash of the machine, or not ours: it is built anew
         return None
@@ -127,7 +138,7 @@ class Store:
     def _drop_superseded(self) -> None:
         """Removes what was built for the same question when the source was another, if it is long unused."""
         before = time.time() - _KEEP_UNUSED_S
-        for path in [*self._folder.glob(f"{self._family}*.arrow"), *self._folder.glob(f"{self._family}*.json")]:
+        for path in (path for ending in _ENDINGS for path in self._folder.glob(f"{self._family}*.{ending}")):
             with suppress(OSError):  # gone already, or not ours to remove
                 if path.stem != self.name and path.stat().st_mtime < before:
                     path.unlink()

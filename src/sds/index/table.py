@@ -19,13 +19,16 @@ import pyarrow as pa
 
 from sds.errors import SourceError, SourceNotFound
 from sds.index.cells import CellReader, cell_reader
+from sds.index.held import Held
 from sds.index.listing import file_version
+from sds.plan.weights import FloatArray, WeightSource
 from sds.types import Row
 
-__all__ = ["KEY_COLUMN", "VERSION_PREFIX", "Index", "IndexFacts", "Manifest", "TableIndex"]
+__all__ = ["KEY_COLUMN", "VERSION_PREFIX", "WEIGHT_COLUMN", "Index", "IndexFacts", "Manifest", "TableIndex"]
 
 KEY_COLUMN = "__sds_key__"
 VERSION_PREFIX = "__sds_version__:"
+WEIGHT_COLUMN = "__sds_weight__"
 
 
 class IndexFacts(msgspec.Struct, frozen=True):
@@ -64,6 +67,8 @@ class Manifest(msgspec.Struct, frozen=True):
         columns_to_download: those of the columns that hold files.
         versions: those of them that have a column of versions.
         source_version: of a source that is used where it lies; it must not change under a pickled index.
+        is_weighted: whether there is a column of weights.
+        held: what the source holds inside itself, if rows name places in it.
     """
 
     storage: str
@@ -74,6 +79,8 @@ class Manifest(msgspec.Struct, frozen=True):
     versions: tuple[str, ...]
     facts: IndexFacts
     source_version: str | None = None
+    is_weighted: bool = False
+    held: Held | None = None
 
 
 class Index(Protocol):
@@ -103,6 +110,20 @@ class Index(Protocol):
 
     def rows(self, ids: Sequence[int] | npt.NDArray[np.integer[Any]]) -> list[Row]:
         """The rows with these numbers, in this order."""
+        ...
+
+    @property
+    def weights(self) -> WeightSource | None:
+        """How often rows come in an epoch; None: each once."""
+        ...
+
+    @property
+    def chunk_sizes(self) -> npt.NDArray[np.int64] | None:
+        """The rows of each chunk, if rows are read in chunks and best shuffled so; None: any row is as near."""
+        ...
+
+    def expect(self, chunks: Sequence[int]) -> None:
+        """Says which chunks come next, in this order; nothing happens where there are none."""
         ...
 
     def close(self) -> None:
@@ -201,6 +222,41 @@ class TableIndex:
             )
         return rows
 
+    @property
+    def weights(self) -> WeightSource | None:
+        """How often rows come in an epoch; None: each once."""
+        if not self._manifest.is_weighted:
+            return None
+        return Weights([batch.column(WEIGHT_COLUMN).to_numpy() for batch in self._batches], self._size)
+
+    @property
+    def chunk_sizes(self) -> None:
+        """Any row is as near as any other."""
+        return None
+
+    def expect(self, chunks: Sequence[int]) -> None:
+        """There are no chunks."""
+
+    def table(self) -> pa.Table:
+        """All rows as a table, columns as rows have them; what is mapped stays mapped."""
+        batches = [batch.select(self._places[: self._num_values]) for batch in self._batches]
+        return pa.Table.from_batches(batches).slice(0, self._size)
+
+    def keys(self) -> pa.ChunkedArray:
+        """The ids of all rows, as text."""
+        if self._key_place is None:
+            return pa.chunked_array([pa.array(np.arange(self._size)).cast(pa.string())])
+        place = self._places[self._key_place]
+        column = pa.chunked_array([batch.column(place) for batch in self._batches])
+        return column.slice(0, self._size).cast(pa.string())
+
+    def column(self, name: str) -> pa.ChunkedArray:
+        """A column of all rows, as Arrow has it; KeyError if rows have no such column."""
+        if name not in self._manifest.columns:
+            raise KeyError(name)
+        place = self._places[self._manifest.columns.index(name)]
+        return pa.chunked_array([batch.column(place) for batch in self._batches])[: self._size]
+
     def close(self) -> None:
         """Lets go of the mapping; rows cannot be read after it."""
         self._batches, self._readers, self._size = [], [], 0
@@ -216,6 +272,29 @@ class TableIndex:
         readers = [cell_reader(self._batches[batch].column(place)) for place in self._places]
         self._readers[batch] = readers
         return readers
+
+
+class Weights:
+    """Weights in several arrays, seen as one that is read by slices."""
+
+    def __init__(self, pieces: Sequence[FloatArray], size: int) -> None:
+        self._pieces = pieces
+        self._starts = np.cumsum([0, *map(len, pieces)])
+        self._size = size
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, rows: slice) -> FloatArray:
+        start, stop, _ = rows.indices(self._size)
+        first = int(np.searchsorted(self._starts, start, "right")) - 1
+        found = []
+        while start < stop:
+            end = min(stop, int(self._starts[first + 1]))
+            begin = int(self._starts[first])
+            found.append(self._pieces[first][start - begin : end - begin])
+            start, first = end, first + 1
+        return found[0] if len(found) == 1 else np.concatenate([np.empty(0), *found])
 
 
 def _known(names: tuple[str, ...], versions: list[Any]) -> dict[str, str]:

@@ -8,8 +8,16 @@ from __future__ import annotations
 
 from sds.loader.broadcast import BroadcastLoader
 from sds.loader.collate import collate
+from sds.loader.device import DevicePrefetcher
 from sds.loader.multistream import MultiStreamDataLoader
 from sds.loader.multistream_options import StreamOptions
 from sds.loader.streaming import StreamingDataLoader
 
-__all__ = ["StreamingDataLoader", "MultiStreamDataLoader", "StreamOptions", "BroadcastLoader", "collate"]
+__all__ = [
+    "StreamingDataLoader",
+    "MultiStreamDataLoader",
+    "StreamOptions",
+    "DevicePrefetcher",
+    "BroadcastLoader",
+    "collate",
+]

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from sds.dataset.agree import count_as, num_used, tell_those_who_wait, wait_for_reader
-from sds.errors import OptionError, SampleError, SdsError
+from sds.errors import OptionError, SampleError, SdsError, StateError
 
 __all__ = ["BroadcastLoader"]
 
@@ -49,6 +49,7 @@ class BroadcastLoader:
         self._source = dist.get_global_rank(group, 0) if group is not None else 0
         self._reads = dist.get_rank() == self._source
         self._round = 0
+        self._num_jumps = 0
         if self._reads and loader is None:
             raise OptionError("the first rank of the group reads, and has no loader", hint="give it one")
         self._meet(timeout)
@@ -159,7 +160,7 @@ class BroadcastLoader:
     def state_dict(self) -> dict[str, Any]:
         """The reading loader's state after the batch that was handed out last; the same on all ranks of the group."""
         if self._state is None:
-            raise OptionError("the loader that reads has no state", hint="give BroadcastLoader a StreamingDataLoader")
+            raise StateError("the loader that reads has no state", hint="give BroadcastLoader a StreamingDataLoader")
         return copy.deepcopy(self._state)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -167,6 +168,22 @@ class BroadcastLoader:
         if self._reads:
             self._loader.load_state_dict(state)
         self._state = copy.deepcopy(state)
+        self._num_jumps += 1
+
+    @property
+    def num_jumps(self) -> int:
+        """How often it was told to go on somewhere else, as far as this rank knows."""
+        return self._num_jumps + int(getattr(self.reader, "num_jumps", 0))
+
+    @property
+    def reader(self) -> Any:
+        """The loader that reads; None: another rank does."""
+        return self._loader if self._reads else None
+
+    @property
+    def group(self) -> Any:
+        """The group as it was given; None: all ranks."""
+        return self._group
 
     def close(self) -> None:
         """Closes the loader that reads."""

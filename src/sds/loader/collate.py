@@ -18,8 +18,13 @@ from sds.types import Sample
 __all__ = ["check_collate", "collate"]
 
 
-def collate(samples: Sequence[Sample]) -> dict[str, Any]:
-    """One batch of several samples, which must have the same fields."""
+def collate(samples: Sequence[Sample], *, own: Sequence[torch.Tensor] = ()) -> dict[str, Any]:
+    """One batch of several samples, which must have the same fields.
+
+    Args:
+        samples: dicts.
+        own: pieces of memory that were made for this batch: tensors that fill one, in order, are a batch as they lie.
+    """
     first = samples[0]
     for sample in samples:
         if sample.keys() != first.keys():
@@ -30,13 +35,17 @@ def collate(samples: Sequence[Sample]) -> dict[str, Any]:
                 stage="collate",
                 key=str(sample.get("__sample_key__", "")) or None,
             )
-    return {field: _stack([sample[field] for sample in samples]) for field in first}
+    pieces = {piece.data_ptr(): piece for piece in own}
+    return {field: _stack([sample[field] for sample in samples], pieces) for field in first}
 
 
-def _stack(values: list[Any]) -> Any:
+def _stack(values: list[Any], pieces: dict[int, torch.Tensor]) -> Any:
     first = values[0]
     if isinstance(first, torch.Tensor):
         alike = all(isinstance(v, torch.Tensor) and v.shape == first.shape and v.dtype == first.dtype for v in values)
+        if alike and pieces and (piece := pieces.get(first.data_ptr())) is not None and _fill(values, piece):
+            del pieces[first.data_ptr()]  # a second field of the same memory gets memory of its own
+            return piece.view(-1).view(first.dtype).view(len(values), *first.shape)  # [b, ...]
         return torch.stack(values) if alike else values  # [b, ...]
     if isinstance(first, np.ndarray):
         alike = all(isinstance(v, np.ndarray) and v.shape == first.shape and v.dtype == first.dtype for v in values)
@@ -49,8 +58,16 @@ def _stack(values: list[Any]) -> Any:
     if isinstance(first, np.generic) and all(isinstance(v, np.generic) for v in values) and first.dtype.kind in "biufc":
         return torch.from_numpy(np.array(values))
     if isinstance(first, dict) and all(isinstance(v, dict) and v.keys() == first.keys() for v in values):
-        return {field: _stack([v[field] for v in values]) for field in first}
+        return {field: _stack([v[field] for v in values], pieces) for field in first}
     return values
+
+
+def _fill(values: Sequence[torch.Tensor], piece: torch.Tensor) -> bool:
+    """Whether tensors lie one after the other, and fill a piece of memory."""
+    start, size = piece.data_ptr(), values[0].nbytes
+    return size * len(values) == piece.nbytes and all(
+        each.data_ptr() == start + k * size and each.is_contiguous() for k, each in enumerate(values)
+    )
 
 
 def check_collate(collate_fn: Any) -> None:

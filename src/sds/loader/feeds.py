@@ -10,9 +10,12 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from sds.dataset.delivery import Delivery
-from sds.dataset.ordered import OrderedDataset
+from sds.dataset.ordered import IntArray, OrderedDataset
+from sds.dataset.slots import Work
+from sds.dataset.state import BucketsDone, State
 from sds.loader.steps import Collate, StepJob, step_jobs
 from sds.plan import Steps
+from sds.plan.buckets import BucketSteps
 from sds.world import World
 
 __all__ = ["DatasetFeed", "Feed", "Source"]
@@ -65,15 +68,27 @@ class DatasetFeed:
         """In a worker: takes over a seed that its parent found in a state."""
         self._dataset.follow_seed()
 
-    def todo(self, epoch: int, start: int) -> Steps:
-        """The steps of this rank, as positions."""
-        return self._dataset.steps(self.world, epoch, start, self._batch_size, self._drop_last)
+    def start(self, epoch: int, position: int, done: BucketsDone | None = None) -> list[int]:  # noqa: ARG002 (a hook)
+        """A start, as threads and workers are told it."""
+        return [epoch, position]
+
+    def todo(self, start: Sequence[int]) -> Steps | BucketSteps:
+        """The steps of this rank from a start on, as positions."""
+        epoch, position = start
+        return self._dataset.steps(self.world, epoch, position, self._batch_size, self._drop_last)
+
+    def after(self, start: Sequence[int], todo: Steps | BucketSteps, k: int) -> State:
+        """Where delivery stands when step k of those from a start on was handed out, and it is not the last."""
+        assert isinstance(todo, Steps)
+        return self._dataset.progress.at(start[0], todo.stop(k))
 
     def steps(self, start: Sequence[int], worker: int, num_workers: int) -> Iterator[StepJob]:
-        """The steps that are this worker's, from (epoch, position) on."""
-        epoch, position = start
-        todo = self.todo(epoch, position)
+        """The steps that are this worker's, from a start on."""
+        todo = self.todo(start)
         mine = range(worker, len(todo), num_workers)
-        work = self._dataset.work(self.world, epoch, (todo[k] for k in mine))
+        work = self._work(start[0], (todo[k] for k in mine))
         window = self._dataset.window_of(num_workers, self._batch_size)
         return step_jobs(work, ((k, len(todo[k])) for k in mine), self._collate, *window)
+
+    def _work(self, epoch: int, blocks: Iterator[IntArray]) -> Iterator[Work]:
+        return self._dataset.work(self.world, epoch, blocks)

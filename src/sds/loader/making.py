@@ -11,23 +11,37 @@ import math
 import multiprocessing
 import os
 import pickle
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from sds.dataset.leases import Leases
 from sds.dataset.options import check_choice, check_count, check_flag
 from sds.dataset.shared import SharedBlock
-from sds.errors import OptionError, SdsError
+from sds.errors import FetchTimeout, OptionError, SdsError
+from sds.events import Tally
+from sds.loader.budget import Budget
 from sds.loader.feeds import Feed
+from sds.loader.forwarding import Forwarding
 from sds.loader.steps import name_stream
-from sds.loader.threads import ThreadedBatches
-from sds.loader.workers import FIRST, IS_PAUSED, Envelope, StepStream, WorkerTraceback, end_workers
+from sds.loader.threads import Cancelling, ThreadedBatches
+from sds.loader.trace import Trace
+from sds.loader.workers import (
+    FIRST,
+    IS_HEARD,
+    IS_PAUSED,
+    Envelope,
+    StepStream,
+    WorkerLoader,
+    WorkerTraceback,
+    end_workers,
+)
+from sds.world import World
 
 __all__ = ["Making", "MakingOptions"]
 
@@ -76,25 +90,52 @@ class Making:
         self._options = options
         self._num_threads = options.num_threads or len(os.sched_getaffinity(0))
         self._pin_memory = options.pin_memory and _can_pin()
-        self._workers: DataLoader[Envelope] | None = None
+        self._workers: WorkerLoader | None = None
+        self._logs: Forwarding | None = None
         self._where = SharedBlock(FIRST + feed.start_size)
+        is_bounded = options.num_workers and options.max_bytes < math.inf
+        self._budget = Budget(options.max_bytes, options.num_workers) if is_bounded else None
+        self.trace: Trace | None = None  # what hears of each piece of work
+        self.cancelling = Cancelling()
 
-    def batches(self, start: Sequence[int]) -> Iterator[tuple[Any, int]]:
-        """Batches from a start on, each with its number of samples. Close it to end it."""
-        made = self._from_workers(start) if self._options.num_workers else self._from_threads(start)
+    def batches(self, start: Sequence[int], tally: Tally) -> Iterator[tuple[Any, int]]:
+        """Batches from a start on, each with its number of samples. Close it to end it.
+
+        `tally` is told how long the caller waited for them, and what it did in between.
+        """
+        made = self._from_workers(start, tally) if self._options.num_workers else self._from_threads(start, tally)
+        self._listen(tally)
+        num_new = max(1, self._options.num_workers)  # whose first batch is yet to come
         try:
             while True:
+                asked = time.perf_counter()
                 with self._asking():
                     try:
                         batch = next(made)
                     except StopIteration:
                         return
+                given = time.perf_counter()
+                tally.add_wait("consumer", given - asked, start_s=asked)
+                if num_new:
+                    tally.add_wait("startup", given - asked)
+                    num_new -= 1
                 yield batch
+                tally.add_busy("consumer", given)
         finally:
             self._where[IS_PAUSED] = False
+            tally.probe = None
             for _, delivery in self._feed.sources:
                 delivery.client.consumer.end()
+                delivery.tally.probe = None
             made.close()  # type: ignore[attr-defined]  # a generator
+
+    def _listen(self, tally: Tally) -> None:
+        """Says who makes batches, and to whom each piece of work is told."""
+        crew = self._options.num_workers, 0 if self._options.num_workers else self._num_threads
+        self._where[IS_HEARD] = self.trace is not None
+        for each in (tally, *(delivery.tally for _, delivery in self._feed.sources)):
+            each.set_crew(*crew)
+            each.probe = self.trace
 
     @contextmanager
     def _asking(self) -> Iterator[None]:
@@ -106,7 +147,7 @@ class Making:
             yield
         self._where[IS_PAUSED] = True
 
-    def _from_threads(self, start: Sequence[int]) -> Iterator[tuple[Any, int]]:
+    def _from_threads(self, start: Sequence[int], tally: Tally) -> Iterator[tuple[Any, int]]:
         options = self._options
         batches = ThreadedBatches(
             self._feed.steps(start, 0, 1),
@@ -115,25 +156,34 @@ class Making:
             timeout_s=options.timeout,
             warn_after_s=max(delivery.client.options.timeout_s for _, delivery in self._feed.sources),
             max_bytes=options.max_bytes,
+            consumers=[delivery.client.consumer for _, delivery in self._feed.sources],
+            cancelling=self.cancelling,
         )
         leases = Leases(1)
         try:
             for made in batches:
-                leases.hold(made.held)  # the paths of the batch before are past now
+                tally.add_depth("batches", batches.num_ready)
+                leases.hold(made.held)
                 yield self._pinned(made.batch), made.num_samples
+                leases.release()  # the caller asks for the next batch: the paths of this one are past
         finally:
             batches.close()
             leases.release()
 
-    def _from_workers(self, start: Sequence[int]) -> Iterator[tuple[Any, int]]:
+    def _from_workers(self, start: Sequence[int], tally: Tally) -> Iterator[tuple[Any, int]]:
         for k, each in enumerate(start):
             self._where[FIRST + k] = each
+        if self._budget is not None:
+            self._budget.begin()
         if self._workers is None:
             self._workers = self._make_workers()
         envelopes = _started(self._workers)
         stay = False
         try:
-            for envelope in _received(envelopes):
+            for envelope in _received(envelopes, self._options.timeout):
+                tally.add_depth("batches", _num_ready(envelopes))
+                if self._budget is not None:
+                    self._budget.take(envelope.num_bytes)
                 self._take_home(envelope)
                 stay = self._options.persistent_workers  # for the next epoch; not after an error, theirs or torch's
                 yield envelope.batch, envelope.num_samples
@@ -142,10 +192,13 @@ class Making:
             if not stay:
                 self._workers = None
                 end_workers(envelopes)
+                self._end_logs()
 
     def _take_home(self, envelope: Envelope) -> None:
         """Counts what a worker counted, and raises its error, or that there were too many failures."""
         sources = self._feed.sources
+        if self.trace is not None and envelope.slices:
+            self.trace.add(envelope.slices)
         for (_, delivery), report in zip(sources, envelope.reports, strict=True):
             delivery.tally.merge(report.counts)
             delivery.policy.record(report.failures, report.num_attempts, report.first)
@@ -158,10 +211,19 @@ class Making:
                 name_stream(error, stream)
                 raise
 
-    def _make_workers(self) -> DataLoader[Envelope]:
+    def _make_workers(self) -> WorkerLoader:
         options = self._options
-        return DataLoader(
-            StepStream(self._feed, where=self._where, num_held=options.prefetch_batches + 2),
+        self._end_logs()
+        self._logs = Forwarding(World.detect().rank)
+        return WorkerLoader(
+            StepStream(
+                self._feed,
+                where=self._where,
+                num_held=options.prefetch_batches + 2,
+                budget=self._budget,
+                log=self._logs.sender,
+            ),
+            self.cancelling,
             batch_size=None,
             num_workers=options.num_workers,
             pin_memory=self._pin_memory,
@@ -182,12 +244,18 @@ class Making:
         if iterator is not None:
             end_workers(iterator)
         self._workers = None
+        self._end_logs()
+
+    def _end_logs(self) -> None:
+        logs, self._logs = self._logs, None
+        if logs is not None:
+            logs.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_workers": None}
+        return {**self.__dict__, "_workers": None, "_logs": None, "trace": None}
 
 
-def _started(workers: DataLoader[Envelope]) -> Iterator[Envelope]:
+def _started(workers: WorkerLoader) -> Iterator[Envelope]:
     try:
         return iter(workers)
     except (AttributeError, TypeError, pickle.PicklingError) as error:
@@ -198,7 +266,13 @@ def _started(workers: DataLoader[Envelope]) -> Iterator[Envelope]:
         ) from error
 
 
-def _received(envelopes: Iterator[Envelope]) -> Iterator[Envelope]:
+def _num_ready(envelopes: Any) -> int:
+    """Batches that workers have made and nobody has taken: torch counts what it was sent out of turn, too."""
+    in_order = sum(len(task) == 2 for task in envelopes._task_info.values())
+    return in_order + int(envelopes._data_queue.qsize())
+
+
+def _received(envelopes: Iterator[Envelope], timeout_s: float) -> Iterator[Envelope]:
     """What workers send; torch has words for a worker's death, but not for one in the middle of a batch."""
     try:
         yield from envelopes
@@ -206,6 +280,13 @@ def _received(envelopes: Iterator[Envelope]) -> Iterator[Envelope]:
         raise SdsError(
             f"a worker process died while it sent a batch: {error!r}",
             hint="was it killed, for want of memory? the loader goes on from its state_dict()",
+        ) from error
+    except RuntimeError as error:
+        if "timed out" not in str(error):
+            raise
+        raise FetchTimeout(
+            f"no batch in {timeout_s:g} s from the worker processes",
+            hint="is the store slow, or a transform stuck? raise the loader's timeout, or leave it out",
         ) from error
 
 

@@ -12,11 +12,11 @@ from dataclasses import replace
 from typing import Any
 
 from sds.dataset.agree import Agreement
-from sds.dataset.mixes_base import merged_stats
+from sds.dataset.keywords import check_keywords
 from sds.dataset.options import check_choice, check_count, check_world
 from sds.dataset.ordered import OrderedDataset
 from sds.dataset.state import hash_key
-from sds.errors import OptionError, TransformError
+from sds.errors import FetchTimeout, OptionError, TransformError
 from sds.events import Stats, Tally
 from sds.loader.collate import check_collate, collate
 from sds.loader.life import Life
@@ -27,6 +27,8 @@ from sds.loader.multistream_feed import MixFeed, Stream
 from sds.loader.multistream_options import StreamOptions
 from sds.loader.multistream_state import MixState, hashed
 from sds.loader.multistream_walk import Cursor, Place
+from sds.loader.steps import name_stream
+from sds.stats import merged_stats
 from sds.types import Batch, Failure, Sample
 from sds.units import parse_bytes
 from sds.world import World
@@ -36,6 +38,7 @@ __all__ = ["MultiStreamDataLoader"]
 _STOPS = ("never", "first", "all")
 
 
+@check_keywords
 class MultiStreamDataLoader(Life):
     """Batches of several streams, in shares. One item is one batch of one stream, a `sds.Batch`.
 
@@ -55,7 +58,7 @@ class MultiStreamDataLoader(Life):
         collate_fn: samples -> dict, for streams without one of their own. Default: `sds.loader.collate`.
         pin_memory: put tensors into page-locked memory.
         prefetch_batches: batches made ahead (with workers: per worker), over all streams.
-        prefetch_bytes: and at most so many bytes of them, over all streams; without workers. None: no limit.
+        prefetch_bytes: and at most so many bytes of them, over all streams and workers. None: no limit.
         persistent_workers: keep worker processes between iterations.
         multiprocessing_context: 'fork', 'spawn' or 'forkserver'.
         timeout: seconds to wait for a batch; 0: no limit.
@@ -117,6 +120,7 @@ class MultiStreamDataLoader(Life):
         self._tally = Tally()
         self._agreement = Agreement()
         self._here: Cursor | None = None  # what was handed out; None: nothing yet
+        self._num_jumps = 0
         self._length: tuple[Any, int] | None = None  # of a pass, known by where it began
         self._goes_on = True  # whether the next iteration begins here, or where the current pass began
 
@@ -167,6 +171,11 @@ class MultiStreamDataLoader(Life):
     # ---- iteration --------------------------------------------------------------------------------------------------
 
     @property
+    def num_jumps(self) -> int:
+        """How often it was told to go on somewhere else, by a state."""
+        return self._num_jumps
+
+    @property
     def epoch(self) -> int:
         """Passes through the mix that are complete; 0 for ever where it never stops."""
         return self._cursor.epoch
@@ -206,12 +215,15 @@ class MultiStreamDataLoader(Life):
     def _batches(self, cursor: Cursor) -> Iterator[Batch]:
         tally = self._tally
         tally.begin()
-        made = self._making.batches(self._feed.start(cursor))
+        made = self._making.batches(self._feed.start(cursor), tally)
         try:
             for item in self._feed.walk().items(cursor):
                 stream = self.streams[item.stream]
-                with tally.waiting("consumer"):
+                try:
                     raw, num_samples = next(made)
+                except FetchTimeout as error:  # workers do not say whose batch they are late with
+                    name_stream(error, stream.name)
+                    raise
                 tally.delivered(num_samples)
                 stream.dataset.tally.begin()
                 stream.dataset.tally.delivered(num_samples)
@@ -255,6 +267,7 @@ class MultiStreamDataLoader(Life):
             rounds = self._feed.walk().rounds_at(cursor.step)
             cursor = replace(cursor, round=min(cursor.round * rounds // loaded.rounds, rounds - 1))
         self._here, self._goes_on = cursor, True
+        self._num_jumps += 1
 
     def stats(self) -> Stats:
         """What happened so far, over all streams, this process and its workers."""
@@ -263,6 +276,9 @@ class MultiStreamDataLoader(Life):
     def quarantine(self) -> dict[str, list[Failure]]:
         """The rows that failed, by stream."""
         return {stream.name: stream.dataset.quarantine() for stream in self.streams}
+
+    def _failures(self) -> list[Failure]:
+        return [failure for stream in _distinct(self.streams) for failure in stream.dataset.quarantine()]
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_tally": None, "_agreement": None}

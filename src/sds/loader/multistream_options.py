@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sds.dataset.keywords import check_keywords, guess
 from sds.dataset.options import check_choice, check_count, check_flag
 from sds.errors import OptionError
 from sds.loader.collate import check_collate
@@ -22,6 +23,7 @@ __all__ = ["StreamOptions"]
 _STRATEGIES = ("no_mixing", "mix_all", "custom")
 
 
+@check_keywords
 @dataclass(frozen=True)
 class StreamOptions:
     """One stream of a mix.
@@ -118,7 +120,7 @@ def made_options(given: Mapping[str, Any] | StreamOptions) -> StreamOptions:
         raise OptionError(f"stream_opts has an entry that is no StreamOptions: {given!r}", hint="StreamOptions(...)")
     unknown = [key for key in given if key not in known]
     if unknown:
-        raise OptionError(f"stream options have an unknown entry: {unknown[0]!r}", hint=f"known: {', '.join(known)}")
+        raise OptionError(f"stream options have an unknown entry: {unknown[0]!r}", hint=guess(str(unknown[0]), known))
     missing = [key for key in ("name", "ratio") if key not in given]
     if missing:
         raise OptionError(f"stream options lack an entry: {missing[0]!r}", hint="every stream has a name and a ratio")

@@ -101,9 +101,9 @@ class MixState(msgspec.Struct, frozen=True):
                     f"stream {name!r}: state is of another index or query: {here.rows} rows, this one has {key.rows}",
                     hint="load_state_dict(state, strict=False) goes on at the same position of the new index",
                 )
-            if here.position > key.rows:
+            if here.position > (length := dataset.length(here.epoch)):
                 raise StateMismatch(
-                    f"stream {name!r}: state's position is outside the index: {here.position} of {key.rows}",
+                    f"stream {name!r}: state's position is outside the index: {here.position} of {length}",
                     hint="is this the right index?",
                 )
         gone = [name for name in self.streams if name not in datasets]

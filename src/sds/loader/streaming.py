@@ -6,25 +6,30 @@ and the same on all ranks, and a loader with another number of ranks, workers or
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
+from sds.dataset.keywords import check_keywords
 from sds.dataset.options import check_count, check_flag, check_world
 from sds.dataset.ordered import INFINITE, OrderedDataset, check_dataset
 from sds.dataset.state import State
-from sds.errors import OptionError, StateError
+from sds.errors import StateError
 from sds.events import Stats
+from sds.loader.buckets import BucketBy, BucketFeed, Buckets, check_bucket_by
 from sds.loader.collate import check_collate, collate
 from sds.loader.feeds import DatasetFeed
 from sds.loader.life import Life
 from sds.loader.making import Making, MakingOptions
 from sds.plan import Steps
-from sds.types import Sample
+from sds.plan.buckets import BucketSteps
+from sds.types import Failure, Sample
 from sds.world import World
 
 __all__ = ["StreamingDataLoader"]
 
 
+@check_keywords
 class StreamingDataLoader(Life):
     """Batches of a dataset. One item is one step: this rank's share of a global batch.
 
@@ -42,7 +47,9 @@ class StreamingDataLoader(Life):
         multiprocessing_context: 'fork', 'spawn' or 'forkserver'.
         timeout: seconds to wait for a batch; 0: no limit.
         world: this process among the others. Default: the dataset's, else detected.
-        bucket_by: not available yet.
+        bucket_by: batches of samples that are alike, such as of one shape: a column, several columns, or a function of
+            a row (a dict) that returns what is equal for rows of one bucket; for a tensor cache also 'shape', or the
+            name of the tensor whose shape counts. What is left of the buckets comes last, as smaller batches.
     """
 
     def __init__(
@@ -60,16 +67,14 @@ class StreamingDataLoader(Life):
         multiprocessing_context: Any = None,
         timeout: float = 0,
         world: World | None = None,
-        bucket_by: Any = None,
+        bucket_by: BucketBy | None = None,
     ) -> None:
         check_dataset(dataset)
-        if bucket_by is not None:
-            hint = "leave bucket_by out in this version; the CHANGELOG says when it comes"
-            raise OptionError("bucket_by is not available yet", hint=hint)
         check_count("batch_size", batch_size, minimum=1)
         check_flag("drop_last", drop_last)
         check_world(world)
         check_collate(collate_fn)
+        self._buckets = None if bucket_by is None else Buckets(check_bucket_by(dataset, bucket_by), bucket_by)
         options = MakingOptions(
             num_workers,
             num_threads,
@@ -84,9 +89,8 @@ class StreamingDataLoader(Life):
         self.num_workers = num_workers
         self.drop_last = drop_last
         self._world = world
-        self._feed = DatasetFeed(
-            dataset, collate_fn or collate, batch_size=batch_size, drop_last=drop_last, world=self.world
-        )
+        feed = DatasetFeed if self._buckets is None else partial(BucketFeed, self._buckets)
+        self._feed = feed(dataset, collate_fn or collate, batch_size=batch_size, drop_last=drop_last, world=self.world)
         self._making = Making(self._feed, options)
         self._here: tuple[int, State] | None = None  # what was handed out, and how often the dataset had jumped then
 
@@ -99,34 +103,48 @@ class StreamingDataLoader(Life):
         """Batches of a whole epoch, exactly."""
         if self.dataset.horizon(0) == INFINITE:
             raise TypeError("a loader of a dataset with infinite_iteration has no length")
-        return len(self._steps(self.dataset.epoch, 0))
+        return len(self._todo(self._feed.start(self.dataset.epoch, 0)))
 
-    def _steps(self, epoch: int, start: int) -> Steps:
-        return self.dataset.steps(self.world, epoch, start, self.batch_size, self.drop_last)
+    @property
+    def num_jumps(self) -> int:
+        """How often it was told to go on somewhere else, by a state or an epoch."""
+        return self.dataset.progress.num_jumps
+
+    def _todo(self, start: Sequence[int]) -> Steps | BucketSteps:
+        self._feed.world = self.world
+        return self._feed.todo(start)
+
+    @property
+    def num_dropped(self) -> int:
+        """Samples of a whole epoch that are in no batch, because of drop_last."""
+        is_endless = self.dataset.horizon(0) == INFINITE
+        return 0 if is_endless else self._todo(self._feed.start(self.dataset.epoch, 0)).num_dropped
 
     def __iter__(self) -> Iterator[Any]:
         """The batches of the current epoch, from its start or from where a loaded state says."""
         self._stop()
-        start = self.dataset.begin(self.world)
-        if start.offset:
+        if self._buckets is not None:
+            self._buckets.check(self.dataset.progress.buckets)  # it may have been loaded into the dataset
+        begun = self.dataset.begin(self.world, None if self._buckets is None else self._buckets.key)
+        if begun.offset:
             hint = "load it into the dataset and iterate that, or take a state between batches of a loader"
             raise StateError("state lies between the samples of one row", hint=hint)
-        self._hand_out(self.dataset.progress.at(start.epoch, start.position))
-        return self._run(self._batches(start.epoch, start.position))
-
-    def _batches(self, epoch: int, start: int) -> Iterator[Any]:
         self._feed.world = self.world
-        todo = self._steps(epoch, start)
+        start = self._feed.start(begun.epoch, begun.position, begun.buckets)
+        self._hand_out(self.dataset.progress.at(begun.epoch, begun.position, buckets=begun.buckets))
+        return self._run(self._batches(start))
+
+    def _batches(self, start: Sequence[int]) -> Iterator[Any]:
+        epoch, todo = start[0], self._todo(start)
         progress, tally = self.dataset.progress, self.dataset.tally
         tally.begin()
-        made = self._making.batches((epoch, start))
+        made = self._making.batches(start, tally)
         try:
             for k in range(len(todo)):
-                with tally.waiting("consumer"):
-                    batch, num_samples = next(made)
+                batch, num_samples = next(made)
                 tally.delivered(num_samples)
                 if k + 1 < len(todo):
-                    progress.reach(progress.at(epoch, todo.stop(k)))
+                    progress.reach(self._feed.after(start, todo, k))
                 else:
                     progress.finish(epoch)
                 self._hand_out(progress.state())
@@ -140,17 +158,22 @@ class StreamingDataLoader(Life):
     def state_dict(self) -> dict[str, Any]:
         """Where delivery stands: a small JSON-able copy, the same on all ranks."""
         # the dataset may be iterated elsewhere too: what counts is what this loader handed out, until somebody jumps
-        is_own = self._here is not None and self._here[0] == self.dataset.progress.num_jumps
+        is_own = self._here is not None and self._here[0] == self.num_jumps
         return self._here[1].to_dict() if self._here is not None and is_own else self.dataset.state_dict()
 
     def _hand_out(self, state: State) -> None:
-        self._here = self.dataset.progress.num_jumps, state
+        self._here = self.num_jumps, state
 
     def load_state_dict(self, state: dict[str, Any], *, strict: bool = True) -> None:
         """The next iteration goes on where the state says, whatever loader it came from."""
         self._stop()
+        if self._buckets is not None:
+            self._buckets.check_state(State.from_dict(state))
         self.dataset.load_state_dict(state, strict=strict)
 
     def stats(self) -> Stats:
         """What happened so far, over this process and its workers."""
         return self.dataset.stats()
+
+    def _failures(self) -> list[Failure]:
+        return self.dataset.quarantine()

@@ -14,32 +14,48 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import Any
 
-import numpy as np
-import torch
-
-from sds.errors import FetchTimeout
+from sds.errors import FetchTimeout, SdsError
 from sds.fetch import Ticket
+from sds.fetch.consumer import Consumer, Crew
 from sds.fetch.watchdog import Watchdog
+from sds.loader.budget import num_bytes
 from sds.loader.steps import Batches, StepJob, finish_step, name_stream
 from sds.types import Sample
 from sds.urls import redact
 
-__all__ = ["ThreadedBatches"]
+__all__ = ["Cancelling", "ThreadedBatches", "cancelled"]
 
 _POLL_S = 0.1
+
+
+class Cancelling:
+    """Whether another thread ends the iteration."""
+
+    is_set = False
+
+
+def cancelled() -> SdsError:
+    """What a caller gets that waits for a batch, when another thread ends the iteration."""
+    hint = "begin another one: it goes on as after leaving a loop"
+    return SdsError("the iteration was cancelled by another thread", hint=hint, stage="loader")
 
 
 class _Step:
     """A step whose slots are being filled."""
 
-    def __init__(self, job: StepJob, pool: ThreadPoolExecutor) -> None:
+    def __init__(self, job: StepJob, pool: ThreadPoolExecutor, crew: Crew) -> None:
         self.job = job
         self.held: list[Ticket] = []
-        self.slots: list[Future[list[Sample]]] = [pool.submit(slot.fill, self.held) for slot in job.slots]
+        self.parts = job.parts(pool._max_workers)
+        self.slots: list[Future[list[Sample]]] = [pool.submit(_fill, job, part, self.held, crew) for part in self.parts]
+
+    @property
+    def is_filled(self) -> bool:
+        """Whether nothing is left but to make a batch of it."""
+        return all(slot.done() for slot in self.slots)
 
     def cancel(self) -> None:
         """Lets go of the files; a thread that waits for one is woken by that."""
@@ -48,6 +64,15 @@ class _Step:
         self.job.release()
         for ticket in self.held:
             ticket.release()
+
+
+def _fill(step: StepJob, part: range, held: list[Ticket], crew: Crew) -> list[Sample]:
+    """The samples of some slots. Their files come free when the batch is past, whatever this thread does next."""
+    with crew.working():
+        samples = step.fill(part, held)
+        for k in part:
+            step.slots[k].ticket.hand_to(None)
+        return samples
 
 
 class ThreadedBatches:
@@ -62,21 +87,28 @@ class ThreadedBatches:
         timeout_s: float = 0,
         warn_after_s: float = 60,
         max_bytes: float = math.inf,
+        consumers: Iterable[Consumer] = (),
+        cancelling: Cancelling | None = None,
     ) -> None:
         self._steps = steps
         self._ahead = ahead
         self._timeout_s = timeout_s
         self._warn_after_s = warn_after_s
         self._max_bytes = max_bytes
+        self._cancelling = cancelling or Cancelling()
         self._sizes: dict[str | None, int] = {}  # bytes of the last batch of each stream
         self._waiting: deque[int] = deque()  # bytes of the batches that wait
         self._stopping = threading.Event()
         self._making: deque[_Step] = deque()
         self._finished: queue.Queue[Batches | BaseException | None] = queue.Queue(maxsize=max(1, ahead))
         self._pool = ThreadPoolExecutor(num_threads, thread_name_prefix="sds-decode")
+        self._crew = Crew()
+        self._consumers = list(consumers)
+        for consumer in self._consumers:
+            consumer.employ(self._crew)
         self._feeder = threading.Thread(target=self._feed, name="sds-feed", daemon=True)
+        _running.add(self)  # first: Ctrl-C may come while the thread starts
         self._feeder.start()
-        _running.add(self)
 
     def __iter__(self) -> Iterator[Batches]:
         return self
@@ -92,6 +124,8 @@ class ThreadedBatches:
                     watchdog.bark(self._waits_for()[0])
                 if self._timeout_s and time.monotonic() - since > self._timeout_s:
                     item = self._too_late()
+                elif self._cancelling.is_set:
+                    item = cancelled()
                 elif self._feeder.is_alive() or not self._finished.empty():
                     continue
                 else:
@@ -104,11 +138,16 @@ class ThreadedBatches:
                 raise StopIteration
             raise item
 
+    @property
+    def num_ready(self) -> int:
+        """Batches that are finished and wait."""
+        return self._finished.qsize()
+
     def _waits_for(self) -> tuple[str, str | None, str | None]:
         """What the next batch waits for: in words, the id of the sample, and the first of its URLs."""
         steps = list(self._making)
-        slots = zip(steps[0].slots, steps[0].job.slots, strict=True) if steps else ()
-        waits = next((slot.job for future, slot in slots if not future.done()), None)
+        parts = zip(steps[0].slots, steps[0].parts, strict=True) if steps else ()
+        waits = next((steps[0].job.slots[part[0]].job for future, part in parts if not future.done()), None)
         key, urls = (waits.row.key, [redact(file.url) for file in waits.files]) if waits is not None else (None, [])
         return f"it waits for sample {key!r} {urls}", key, urls[0] if urls else None
 
@@ -125,29 +164,36 @@ class ThreadedBatches:
         return error
 
     def close(self) -> None:
-        """Ends the threads."""
-        _running.discard(self)
+        """Ends the threads. It may be interrupted, and called again."""
         self._stopping.set()
-        self._feeder.join()
+        if self._feeder.ident is not None:
+            self._feeder.join()
         self._pool.shutdown(wait=True, cancel_futures=True)
+        for consumer in self._consumers:
+            consumer.dismiss(self._crew)
         for step in self._making:  # what the decode threads took before they ended
             step.cancel()
         while True:
             try:
                 item = self._finished.get_nowait()
             except queue.Empty:
-                return
+                break
             if isinstance(item, Batches):
                 for ticket in item.held:
                     ticket.release()
+        _running.discard(self)
 
     def _feed(self) -> None:
+        with self._crew.working():
+            self._make_all()
+
+    def _make_all(self) -> None:
         making = self._making
         try:
             for job in self._steps:
-                making.append(_Step(job, self._pool))
+                making.append(_Step(job, self._pool, self._crew))
                 # while this thread collates the oldest step, the pool decodes the others
-                while len(making) > self._ahead or (len(making) > 1 and not self._has_room()):
+                while self._is_due():
                     if not self._hand_over():
                         return
             while making:
@@ -160,6 +206,13 @@ class ThreadedBatches:
             for step in making:
                 step.cancel()
             self._steps.close()  # type: ignore[attr-defined]  # a generator
+
+    def _is_due(self) -> bool:
+        """Whether the oldest step comes before the next one is begun: it is done, or there are enough of them."""
+        making = self._making
+        if making and making[0].is_filled and not self._finished.full():
+            return True  # to find out what comes next may take long
+        return len(making) > self._ahead or (len(making) > 1 and not self._has_room())
 
     def _has_room(self) -> bool:
         """Whether another step may be begun, by the size that batches of these streams usually have."""
@@ -181,12 +234,17 @@ class ThreadedBatches:
         """The batch of a step, when its slots are filled; None if nobody wants it any more."""
         samples: list[Sample] = []
         for slot in step.slots:
-            while not slot.done():
-                if self._stopping.is_set():
-                    return None
-                wait([slot], timeout=_POLL_S)
+            if not slot.done():
+                with self._crew.resting():
+                    while not slot.done():
+                        if self._stopping.is_set():
+                            return None
+                        wait([slot], timeout=_POLL_S)
             samples += slot.result()
-        return finish_step(step.job, samples, step.held)
+        made = finish_step(step.job, samples, step.held)
+        for ticket in step.held:
+            ticket.hand_to(None)
+        return made
 
     def _put(self, item: Batches | BaseException | None) -> bool:
         if isinstance(item, Batches):
@@ -205,17 +263,6 @@ class ThreadedBatches:
             for ticket in item.held:
                 ticket.release()
         return False
-
-
-def num_bytes(value: Any) -> int:
-    """Bytes of the tensors and arrays in a batch, and of text and bytes."""
-    if isinstance(value, torch.Tensor | np.ndarray):
-        return int(value.nbytes)
-    if isinstance(value, str | bytes):
-        return len(value)
-    if isinstance(value, Mapping):
-        return sum(map(num_bytes, value.values()))
-    return sum(map(num_bytes, value)) if isinstance(value, list | tuple) else 0
 
 
 _running: weakref.WeakSet[ThreadedBatches] = weakref.WeakSet()

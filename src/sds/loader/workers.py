@@ -9,48 +9,57 @@ from __future__ import annotations
 
 import pickle
 import threading
+import time
 import traceback
 from collections.abc import Iterator
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import msgspec
-from torch.utils.data import IterableDataset
+from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data._utils.pin_memory import pin_memory
 from torch.utils.data._utils.signal_handling import _remove_worker_pids  # type: ignore[attr-defined]
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from sds.dataset.leases import Leases
 from sds.dataset.shared import SharedBlock
 from sds.dataset.workers import worker_identity
 from sds.errors import SdsError, TransformError
+from sds.events import Counted, Recorder, Slice
 from sds.fetch import Ticket
+from sds.loader.budget import Budget, num_bytes
 from sds.loader.feeds import Feed
+from sds.loader.forwarding import Sender
 from sds.loader.steps import Batches, StepJob, finish_step, name_stream
+from sds.loader.threads import Cancelling, cancelled
 from sds.types import Failure, Sample
 
-__all__ = ["Envelope", "StepStream", "WorkerTraceback", "end_workers"]
+__all__ = ["Envelope", "StepStream", "WorkerLoader", "WorkerTraceback", "end_workers"]
 
-IS_PAUSED, FIRST = 0, 1  # places in the block that is shared: a flag, and the first integer of a start
+IS_PAUSED, IS_HEARD, FIRST = 0, 1, 2  # places in the block that is shared: flags, and the first integer of a start
 _GRACE_S = 0.25  # that workers have to end by themselves
+_POLL_S = 0.1
 
 
 class Report(msgspec.Struct):
     """What one source of a feed counted in a worker since the last report."""
 
-    counts: dict[str, dict[str, float]]
+    counts: Counted
     failures: list[Failure]
     num_attempts: int
     first: SdsError | None
 
 
 class Envelope(msgspec.Struct):
-    """One step from a worker, with the reports of all sources."""
+    """One step from a worker, with the reports of all sources, and each piece of work if somebody listens."""
 
     batch: Any
     num_samples: int
     error: SdsError | None
     trace: str
     reports: list[Report]
+    slices: list[Slice] = []
+    num_bytes: int = 0
 
     def pin_memory(self) -> Envelope:
         """Called by torch, which looks into no object that it does not know."""
@@ -73,6 +82,39 @@ class Envelope(msgspec.Struct):
 
 def _opened(batch: bytes, facts: dict[str, Any]) -> Envelope:
     return Envelope(batch=pickle.loads(batch), **facts)  # noqa: S301 (from our own worker, as all that torch passes)
+
+
+class _Attended(_MultiProcessingDataLoaderIter):
+    """Torch's iterator of workers, but in any thread a worker's death and a cancel are noticed soon.
+
+    Torch hears of deaths by a signal if it starts workers in the main thread; elsewhere it looks every five seconds.
+    """
+
+    def __init__(self, loader: WorkerLoader) -> None:
+        self._cancelling = loader.cancelling
+        super().__init__(loader)
+
+    def _try_get_data(self, timeout: float = 5.0) -> tuple[bool, Any]:
+        deadline = time.monotonic() + timeout
+        while True:
+            if self._cancelling.is_set:
+                raise cancelled()
+            left_s = deadline - time.monotonic()
+            found: tuple[bool, Any] = super()._try_get_data(max(0.0, min(_POLL_S, left_s)))  # type: ignore[no-untyped-call]
+            if found[0] or left_s <= _POLL_S:
+                return found
+
+
+class WorkerLoader(DataLoader[Envelope]):
+    """Torch's loader of what workers make, whose iteration another thread can end."""
+
+    def __init__(self, steps: StepStream, cancelling: Cancelling, **options: Any) -> None:
+        super().__init__(steps, **options)
+        self.cancelling = cancelling
+
+    def _get_iterator(self) -> _Attended:
+        self.check_worker_number_rationality()
+        return _Attended(self)
 
 
 def end_workers(envelopes: Any) -> None:
@@ -105,10 +147,21 @@ class WorkerTraceback(Exception):
 class StepStream(IterableDataset[Envelope]):
     """The steps of a feed, as torch workers make them."""
 
-    def __init__(self, feed: Feed, *, where: SharedBlock, num_held: int) -> None:
+    def __init__(
+        self,
+        feed: Feed,
+        *,
+        where: SharedBlock,
+        num_held: int,
+        budget: Budget | None = None,
+        log: Sender | None = None,
+    ) -> None:
         self._feed = feed
         self._where = where
+        self._budget = budget
         self._num_held = num_held
+        self._recorder: Recorder | None = None
+        self._log = log
 
     def __iter__(self) -> Iterator[Envelope]:
         try:
@@ -119,16 +172,25 @@ class StepStream(IterableDataset[Envelope]):
     def _steps(self) -> Iterator[Envelope]:
         worker, num_workers = worker_identity()
         self._feed.follow()
+        if self._log is not None:
+            self._log.install(worker)
         for _, delivery in self._feed.sources:
             delivery.client.consumer.follow(lambda: bool(self._where[IS_PAUSED]))
+        self._recorder = Recorder() if self._where[IS_HEARD] else None
+        for _, delivery in self._feed.sources:
+            delivery.tally.probe = self._recorder
         start = [self._where[k] for k in range(FIRST, len(self._where))]
         leases = Leases(self._num_held)
         jobs = self._feed.steps(start, worker, num_workers)
         try:
-            for step in jobs:
+            for k, step in enumerate(jobs):
                 made = _made(step)
                 leases.hold(made.held)
-                yield self._envelope(made.batch, made.num_samples)
+                envelope = self._envelope(made.batch, made.num_samples)
+                if self._budget is not None:
+                    envelope.num_bytes = num_bytes(made.batch)
+                    self._budget.wait(worker, worker + k * num_workers, envelope.num_bytes)
+                yield envelope
             while True:  # torch asks ahead of the caller; nobody takes these
                 yield self._envelope(None, 0)
         finally:
@@ -142,7 +204,8 @@ class StepStream(IterableDataset[Envelope]):
             error = TransformError(
                 f"step failed: {error!r}", hint="look at collate_fn and the transforms", stage="collate"
             )
-        return Envelope(batch, num_samples, error, trace, reports)
+        slices = self._recorder.take() if self._recorder is not None else []
+        return Envelope(batch, num_samples, error, trace, reports, slices)
 
 
 def _made(step: StepJob) -> Batches:
@@ -150,8 +213,8 @@ def _made(step: StepJob) -> Batches:
     held: list[Ticket] = []
     samples: list[Sample] = []
     try:
-        for slot in step.slots:
-            samples += slot.fill(held)
+        for part in step.parts(1):
+            samples += step.fill(part, held)
         return finish_step(step, samples, held)
     except BaseException as error:
         step.release()

@@ -4,7 +4,8 @@
     for batch in bar:
         bar.note(f"loss {train(batch):.3f}")
 
-On a terminal it is one line that moves; elsewhere (a file, a CI log) a plain line every few seconds and one at the end.
+On a terminal and in a notebook it is one line that moves; elsewhere (a file, a CI log) a plain line every few seconds
+and one at the end. Around a loader of ours it also shows samples per second, the cache's hit rate and the bottleneck.
 It counts what goes through: a loader that goes on in the middle of an epoch has fewer batches left than its length.
 """
 
@@ -15,9 +16,12 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any, TextIO
 
-__all__ = ["ProgressBar"]
+from sds.stats import Stats
+
+__all__ = ["ProgressBar", "progress"]
 
 _LINE_EVERY_S = 5.0
+_LOOK_EVERY_S = 0.2  # stats are summed over streams and locks: not with every batch
 
 
 class ProgressBar:
@@ -38,6 +42,7 @@ class ProgressBar:
         self._unit = unit
         self._stream = stream or sys.stderr
         self._note = ""
+        self._seen: tuple[float, str] = (0.0, "")
 
     def note(self, text: str) -> None:
         """Stands behind the bar from now on: the loss, for one."""
@@ -48,7 +53,7 @@ class ProgressBar:
         return num_batches
 
     def __iter__(self) -> Iterator[Any]:
-        show = self._moving if self._stream.isatty() else self._lines
+        show = self._moving if self._stream.isatty() else self._rewritten if _is_notebook() else self._lines
         try:
             total = len(self._batches)
         except TypeError:
@@ -68,11 +73,45 @@ class ProgressBar:
             self._write_line(done, done, time.monotonic() - start)
 
     def _write_line(self, done: int, total: int | None, seconds: float) -> None:
+        self._stream.write(f"{self._words(done, total, seconds)}\n")
+        self._stream.flush()
+
+    def _words(self, done: int, total: int | None, seconds: float) -> str:
         count = f"{done}/{total}" if total is not None else f"{done}"
         rate = done / seconds if seconds > 0 else 0.0
-        words = [f"{count} {self._unit}", f"{rate:.1f}/s", self._note]
-        self._stream.write(f"{self._label}: {', '.join(filter(None, words))}\n")
-        self._stream.flush()
+        words = [f"{count} {self._unit}", f"{rate:.1f}/s", self._facts(is_last=done == total), self._note]
+        return f"{self._label}: {', '.join(filter(None, words))}"
+
+    def _facts(self, *, is_last: bool = False) -> str:
+        """Samples per second, hit rate and bottleneck of a loader that has stats."""
+        stats = getattr(self._batches, "stats", None)
+        now = time.monotonic()
+        if callable(stats) and (is_last or now - self._seen[0] >= _LOOK_EVERY_S):
+            found = stats()
+            self._seen = now, _facts(found) if isinstance(found, Stats) else ""
+        return self._seen[1]
+
+    def _rewritten(self, batches: Iterable[Any], total: int | None) -> Iterator[Any]:
+        """A notebook shows text that begins with a carriage return in the place of what was there."""
+        start, width, shown_at = time.monotonic(), 0, 0.0
+        done = 0
+
+        def show(total: int | None) -> None:
+            nonlocal width, shown_at
+            shown_at = time.monotonic()
+            line = self._words(done, total, shown_at - start)
+            self._stream.write(f"\r{line.ljust(width)}")
+            self._stream.flush()
+            width = len(line)
+
+        for batch in batches:
+            yield batch
+            done += 1
+            if time.monotonic() - shown_at >= _LOOK_EVERY_S:
+                show(total)
+        if done:
+            show(done)
+            self._stream.write("\n")
 
     def _moving(self, batches: Iterable[Any], total: int | None) -> Iterator[Any]:
         from rich.console import Console
@@ -84,15 +123,38 @@ class ProgressBar:
             MofNCompleteColumn(),
             TextColumn("{task.fields[rate]}"),
             TimeRemainingColumn(),
+            TextColumn("{task.fields[facts]}", markup=False),
             TextColumn("{task.fields[note]}", markup=False),
         )
         with Progress(*columns, console=Console(file=self._stream)) as progress:
-            task = progress.add_task(self._label, total=total, note="", rate="")
+            task = progress.add_task(self._label, total=total, note="", rate="", facts="")
             start = time.monotonic()
             done = 0
             for batch in batches:
                 yield batch
                 done += 1
                 rate = done / max(1e-9, time.monotonic() - start)
-                progress.update(task, completed=done, note=self._note, rate=f"{rate:.1f} {self._unit}/s")
+                speed = f"{rate:.1f} {self._unit}/s"
+                progress.update(task, completed=done, note=self._note, rate=speed, facts=self._facts())
             progress.update(task, total=done)  # all there was
+
+
+def progress(
+    loader: Iterable[Any], label: str = "", *, unit: str = "batches", stream: TextIO | None = None
+) -> ProgressBar:
+    """A progress bar around a loader: `for batch in sds.observe.progress(loader): ...`. See ProgressBar."""
+    return ProgressBar(loader, label, unit=unit, stream=stream)
+
+
+def _facts(stats: Stats) -> str:
+    words = [f"{stats.rows_per_s:.0f} samples/s"] if stats.samples else []
+    if stats.hits + stats.misses:
+        words.append(f"{stats.hit_rate:.0%} hits")
+    return ", ".join([*words, f"bottleneck {stats.bottleneck}"]) if words else ""
+
+
+def _is_notebook() -> bool:
+    """Whether this process is the kernel of a notebook: its output is no terminal, and yet somebody looks at it."""
+    ipython: Any = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return shell is not None and hasattr(shell, "kernel")

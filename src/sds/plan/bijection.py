@@ -1,7 +1,7 @@
-"""Bijection: what every order of an epoch is, a one-to-one map of [0, n) that can be asked anywhere, both ways.
+"""Order: positions of an epoch -> row ids, asked anywhere. Bijection: an order in which every row comes once.
 
 Comes in: an int, a slice, or an array of positions. Goes out: an int, or an int64 array of the same shape.
-`b.inverse[b[x]] == x` for every x in [0, n); anything outside is an IndexError, never a wrapped answer.
+`b.inverse[b[x]] == x` for every x in [0, n) of a bijection; anything outside is an IndexError, never a wrapped answer.
 """
 
 from __future__ import annotations
@@ -14,23 +14,18 @@ from typing import Any, TypeAlias, overload
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Bijection", "Identity", "IntArray"]
+__all__ = ["Bijection", "Identity", "IntArray", "Order"]
 
 IntArray: TypeAlias = npt.NDArray[np.int64]
 
 _ITERATION_BLOCK = 4096
 
 
-class Bijection(ABC):
-    """A one-to-one map of [0, n) onto itself."""
+class Order(ABC):
+    """A map of the positions [0, n)."""
 
     def __init__(self, n: int) -> None:
         self._n = n
-
-    @property
-    @abstractmethod
-    def inverse(self) -> Bijection:
-        """The same map, asked backwards."""
 
     @abstractmethod
     def _one(self, x: int) -> int:
@@ -75,6 +70,15 @@ class Bijection(ABC):
     def __iter__(self) -> Iterator[int]:
         for start in range(0, self._n, _ITERATION_BLOCK):
             yield from self[start : start + _ITERATION_BLOCK].tolist()
+
+
+class Bijection(Order):
+    """A one-to-one map of [0, n) onto itself."""
+
+    @property
+    @abstractmethod
+    def inverse(self) -> Bijection:
+        """The same map, asked backwards."""
 
 
 class Identity(Bijection):

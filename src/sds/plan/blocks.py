@@ -88,6 +88,15 @@ class BlockPermutation(Bijection):
             raise IndexError(f"out of range: window {window} of {self.num_windows}")
         return np.array(self._chunk_of_slot[window * self._reach : (window + 1) * self._reach])
 
+    def upcoming(self, window: int, number: int) -> IntArray:
+        """The chunks of a window and of those that follow, so many at most; chunks without rows are left out."""
+        first, found = window * self._reach, np.empty(0, np.int64)
+        while len(found) < number and first < len(self._chunk_of_slot):
+            slots = np.arange(first, min(first + number, len(self._chunk_of_slot)))
+            has_rows = self._laid_starts[slots + 1] > self._laid_starts[slots]
+            found, first = np.concatenate([found, self._chunk_of_slot[slots[has_rows]]]), first + number
+        return found[:number]
+
     @property
     def num_windows(self) -> int:
         """How many windows there are."""

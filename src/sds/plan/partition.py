@@ -18,7 +18,7 @@ import numpy as np
 from sds.plan.arguments import whole
 from sds.plan.bijection import IntArray
 
-__all__ = ["Lanes", "Steps", "lanes", "steps"]
+__all__ = ["Lanes", "Steps", "lanes", "rank_share", "resolve", "steps"]
 
 _ITERATION_BLOCK = 4096
 
@@ -137,15 +137,13 @@ class Steps:
     def __getitem__(self, k: SupportsIndex | slice) -> IntArray | list[IntArray]:
         if isinstance(k, slice):
             return [self[i] for i in range(*k.indices(len(self)))]
-        first = self.start + _resolve(k, len(self)) * self.global_batch_size
+        first = self.start + resolve(k, len(self)) * self.global_batch_size
         left = self.length - first
         if left >= self.global_batch_size:
             slot = self.data_rank * self.batch_size
             slots = np.arange(slot, slot + self.batch_size, dtype=np.int64)
             return first + (slots if self.shares == 1 else self._dealt(first, slots))
-        share = -(-left // self.data_size)
-        slots = np.arange(self.data_rank * share, (self.data_rank + 1) * share, dtype=np.int64)
-        return first + slots % left
+        return first + rank_share(left, self.data_size, self.data_rank)
 
     def _dealt(self, first: int, slots: IntArray) -> IntArray:
         """Slots of a full step, counted share by share -> counted from its first position."""
@@ -160,9 +158,14 @@ class Steps:
     def __iter__(self) -> Iterator[IntArray]:
         return (self[k] for k in range(len(self)))
 
+    @property
+    def num_dropped(self) -> int:
+        """Positions in no step, because of drop_last."""
+        return (self.length - self.start) % self.global_batch_size if self.drop_last else 0
+
     def stop(self, k: SupportsIndex) -> int:
         """The position after step k, where a resume goes on: `length` after the last, even if a tail is dropped."""
-        k = _resolve(k, len(self))
+        k = resolve(k, len(self))
         return self.length if k == len(self) - 1 else self.start + (k + 1) * self.global_batch_size
 
 
@@ -193,7 +196,7 @@ class Lanes:
             if over.any():
                 found[over] = self._wrapped()
             return found
-        position = self._first(_resolve(k, len(self))) + self.data_rank
+        position = self._first(resolve(k, len(self))) + self.data_rank
         return position if position < self.length else self._wrapped()
 
     def __iter__(self) -> Iterator[int]:
@@ -202,7 +205,7 @@ class Lanes:
 
     def stop(self, k: SupportsIndex) -> int:
         """The position after item k on all ranks, where a resume goes on when this is the only worker."""
-        return min(self.length, self._first(_resolve(k, len(self))) + self.data_size)
+        return min(self.length, self._first(resolve(k, len(self))) + self.data_size)
 
     @overload
     def _first(self, k: int) -> int: ...
@@ -219,7 +222,13 @@ class Lanes:
         return self.length - num_left + self.data_rank % num_left
 
 
-def _resolve(k: SupportsIndex, length: int) -> int:
+def rank_share(size: int, data_size: int, data_rank: int) -> IntArray:
+    """A rank's slots of a step with so many: equally many for all; what is missing for that wraps around."""
+    share = -(-size // data_size)
+    return np.arange(data_rank * share, (data_rank + 1) * share, dtype=np.int64) % size
+
+
+def resolve(k: SupportsIndex, length: int) -> int:
     """A plain index in [0, length) from one that may count from the end."""
     number = operator.index(k)
     if not -length <= number < length:

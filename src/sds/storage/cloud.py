@@ -43,6 +43,7 @@ class CloudStore:
             "allow_http": scheme == "http",  # with False, https is not left by a redirect either
         }
         is_web = scheme in ("http", "https")
+        self._is_web = is_web
         self._shown = f"{scheme}://{root}"
         self._tags_are_digests = scheme in ("s3", "gs")
         self._raw: RawList | None = None  # lists what obstore cannot
@@ -81,7 +82,7 @@ class CloudStore:
         size = meta["size"]
         version = version_of(meta)
         digest = digest_of_tag(version) if self._tags_are_digests else None
-        return Body(size, version, self._chunks(result, size, key), digest=digest)
+        return Body(size, version, self._chunks(result, size, key), None, digest, _class_of(result))
 
     def _open_part(self, key: str, span: tuple[int, int]) -> Body:
         try:
@@ -96,7 +97,8 @@ class CloudStore:
         start, stop = result.range
         if start != span[0]:
             raise UnsupportedSource("the server gives other parts than asked for", hint="it is fetched whole")
-        return Body(stop - start, version_of(result.meta), self._chunks(result, stop - start, key), result.meta["size"])
+        chunks = self._chunks(result, stop - start, key)
+        return Body(stop - start, version_of(result.meta), chunks, result.meta["size"], None, _class_of(result))
 
     def _chunks(self, result: Any, size: int, key: str) -> Iterator[Buffer]:
         num_bytes = 0
@@ -114,8 +116,27 @@ class CloudStore:
 
     def head(self, key: str) -> ObjectInfo:
         """Size and version of an object."""
-        meta = obstore.head(self._open_store(), _literal(key))
+        try:
+            meta = obstore.head(self._open_store(), _literal(key))
+        except FileNotFoundError as missing:
+            told = None if self._is_web else self._ask_why(key)
+            if told is None:
+                raise
+            raise told from missing
         return ObjectInfo(key, meta["size"], version_of(meta))
+
+    def _ask_why(self, key: str) -> FileNotFoundError | None:
+        """What a GET says of an object that is not there: in words, which tell a missing bucket from a missing key.
+
+        None if it says anything else: the object may have come meanwhile, and the store may fail or be slow.
+        """
+        try:
+            obstore.get(self._open_store(), _literal(key), options={"range": (0, 1)})
+        except FileNotFoundError as error:
+            return error
+        except Exception:  # noqa: BLE001 (the first answer stands: nothing is there)
+            return None
+        return None
 
     def list_all(self, prefix: str) -> Iterator[list[ObjectInfo]]:
         """All objects below a prefix, page by page."""
@@ -149,6 +170,10 @@ def _literal(key: str) -> str:
     if key.startswith("/") or key.endswith("/"):
         raise ValueError("the key begins or ends with a slash")
     return key
+
+
+def _class_of(result: Any) -> str:
+    return str(result.attributes.get("Storage-Class") or "standard").lower()
 
 
 def _info(meta: Any) -> ObjectInfo:

@@ -13,6 +13,7 @@ import obstore.exceptions as obs
 
 from sds.errors import AccessDenied, FetchError, FetchTimeout, IntegrityError, ObjectNotFound, OptionError, SdsError
 from sds.redaction import redact, redact_text
+from sds.urls import root_of
 
 __all__ = ["BadStatus", "Verdict", "no_credentials", "of_status", "translate"]
 
@@ -25,6 +26,8 @@ _CODE = re.compile(r"<Code>(\w+)</Code>")
 # where machines of a cloud are told who they are: asked by obstore when nobody gave it credentials
 _METADATA = re.compile(r"169\.254\.169\.254|metadata\.google\.internal|/latest/api/token|/latest/meta-data/")
 _THROTTLED = (429, 503)
+_NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
+_NO_KEY = ("NoSuchKey", "BlobNotFound")
 # what stores say of credentials, and what to do about it
 _REFUSALS = {
     "SignatureDoesNotMatch": ("the secret was refused", "the key's id is known, its secret is another: check both"),
@@ -60,8 +63,14 @@ class Verdict(NamedTuple):
     retry_after_s: float | None = None
 
 
-def translate(error: Exception, url: str) -> Verdict:
-    """Our error for a foreign one, and whether the request may be tried again."""
+def translate(error: Exception, url: str, *, is_anonymous: bool = False) -> Verdict:
+    """Our error for a foreign one, and whether the request may be tried again.
+
+    Args:
+        error: whatever a client library raised.
+        url: what was asked for.
+        is_anonymous: whether it was asked for without a signature, because the user wanted that.
+    """
     url = redact(url)
     # obstore appends a debug dump; its first paragraph has the cause. A signed URL inside it would leak its signature.
     whole = str(error)
@@ -71,13 +80,11 @@ def translate(error: Exception, url: str) -> Verdict:
     if isinstance(error, BadStatus):
         return of_status(error.status, url, cause, error.retry_after_s)
     if isinstance(error, FileNotFoundError | obs.NotFoundError):
-        place = "the address" if url.startswith("http") else "the bucket, the key and the endpoint"
-        hint = f"check {place}; a deleted object must leave the index too"
-        return Verdict(ObjectNotFound(f"object not found: {url}", hint=hint, url=url), False)
+        return Verdict(_missing(url, cause), False)
     if _METADATA.search(cause):
         return Verdict(no_credentials(url), False)
     if isinstance(error, PermissionError | obs.PermissionDeniedError | obs.UnauthenticatedError):
-        return Verdict(_denied(url, cause), False)
+        return Verdict(_denied(url, cause, is_anonymous), False)
     if isinstance(error, obs.UnknownConfigurationKeyError):
         hint = "see the guide on stores"
         return Verdict(OptionError(f"storage_options are not understood: {cause}", hint=hint), False)
@@ -86,7 +93,7 @@ def translate(error: Exception, url: str) -> Verdict:
         return Verdict(FetchError(f"URL cannot be addressed: {url}: {cause}", hint=hint, url=url), False)
     status = _STATUS.search(cause)
     if status is not None:
-        return of_status(int(status[1]), url, cause)
+        return of_status(int(status[1]), url, cause, is_anonymous=is_anonymous)
     return _of_network(error, url, whole, cause)
 
 
@@ -109,20 +116,38 @@ def _of_network(error: Exception, url: str, whole: str, cause: str) -> Verdict:
     return Verdict(FetchError(f"object could not be fetched: {url}: {cause}", hint=hint, url=url), True)
 
 
-def of_status(status: int, url: str, cause: str, retry_after_s: float | None = None) -> Verdict:
+def of_status(
+    status: int, url: str, cause: str, retry_after_s: float | None = None, *, is_anonymous: bool = False
+) -> Verdict:
     """Our error for an HTTP status, and whether it may pass."""
     code = _CODE.search(cause)
     if status in (401, 403) or (status == 400 and code is not None and code[1] in _REFUSALS):
-        return Verdict(_denied(url, cause), False)
+        return Verdict(_denied(url, cause, is_anonymous), False)
     if status in (404, 410):
-        return Verdict(ObjectNotFound(f"object not found: {url}", hint="check the URL", url=url), False)
+        return Verdict(_missing(url, cause), False)
     transient = (status >= 500 and status != 501) or status in (408, 425, 429)  # 501: it never knows how
     hint = "the store is overloaded or failing" if transient else "the store refuses this request"
     error = FetchError(f"the store answered {status}: {url}: {cause}", hint=hint, url=url)
     return Verdict(error, transient, status in _THROTTLED, retry_after_s)
 
 
-def _denied(url: str, cause: str) -> AccessDenied:
+def _missing(url: str, cause: str) -> ObjectNotFound:
+    """Nothing is there; the hint says which part of the address is, where the store told."""
+    bucket = root_of(url)
+    code = _CODE.search(cause)
+    told = "" if code is None else code[1]
+    if told in _NO_BUCKET:
+        hint = f"there is no bucket {bucket}: check its name, and the endpoint (storage_options={{'endpoint': ...}})"
+        return ObjectNotFound(f"object not found: {url}: there is no such bucket", hint=hint, url=url)
+    if told in _NO_KEY:
+        hint = f"the bucket {bucket} exists: check the rest of the address; a deleted object must leave the index too"
+    else:
+        place = "the address" if url.startswith("http") else "the bucket, the key and the endpoint"
+        hint = f"check {place}; a deleted object must leave the index too"
+    return ObjectNotFound(f"object not found: {url}", hint=hint, url=url)
+
+
+def _denied(url: str, cause: str, is_anonymous: bool) -> AccessDenied:
     """The store knows who asks, or that nobody in particular does, and says no."""
     ours = _OURS.search(cause)
     if ours is not None:
@@ -131,6 +156,12 @@ def _denied(url: str, cause: str) -> AccessDenied:
     if code is not None and code[1] in _REFUSALS:
         fact, hint = _REFUSALS[code[1]]
         return AccessDenied(f"access denied: {url}: {fact} ({code[1]})", hint=hint, url=url)
+    if is_anonymous:
+        hint = (
+            "it is not public, and was asked for without credentials: leave storage_options={'anonymous': True} out, "
+            "and give credentials that may read this (environment, a profile, or storage_options)"
+        )
+        return AccessDenied(f"access denied: {url}: nobody may read it anonymously", hint=hint, url=url)
     hint = (
         "set the credentials (environment, or storage_options={'access_key_id': ..., 'secret_access_key': ...}), and "
         "see that they may read this; for public data storage_options={'anonymous': True}"

@@ -125,6 +125,15 @@ class StoreOptions(msgspec.Struct, frozen=True, repr_omit_defaults=True):
         places = [self.settings, *(value for value in self.settings.values() if isinstance(value, dict))]
         return any(place.get("checksums") for place in places)
 
+    def is_anonymous(self, url: str) -> bool:
+        """Whether requests for a URL carry no signature, because the user wants that. Never an error: it is for one."""
+        scheme = SCHEMES.get(url.partition("://")[0].lower())
+        said = dict(self.settings)
+        for name, value in self.settings.items():
+            if SCHEMES.get(name) == scheme and isinstance(value, dict):
+                said |= value
+        return bool(said.get("anonymous") or said.get("skip_signature"))
+
     def understood(self, scheme: str, make: Callable[[], T]) -> T:
         """What `make` makes of the settings; an OptionError with a guess where a name in them is unknown."""
         try:

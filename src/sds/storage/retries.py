@@ -29,13 +29,20 @@ def pause_before(retry: int, retry_after_s: float | None = None) -> float:
     return max(pause_s, min(retry_after_s, _MAX_WISH_S) * jitter(1.0, 1.1))  # or all of them come back at once
 
 
-def retrying(attempt: Callable[[], T], url: str, num_retries: int, on_retry: Callable[[], Any] = lambda: None) -> T:
+def retrying(
+    attempt: Callable[[], T],
+    url: str,
+    num_retries: int,
+    on_retry: Callable[[], Any] = lambda: None,
+    *,
+    is_anonymous: bool = False,
+) -> T:
     """Calls `attempt`; on an error that may pass, waits and calls it again."""
     for retry in range(num_retries + 1):
         try:
             return attempt()
         except Exception as error:
-            verdict = translate(error, url)
+            verdict = translate(error, url, is_anonymous=is_anonymous)
             if not verdict.may_pass or retry == num_retries:
                 raise verdict.error from error
         on_retry()

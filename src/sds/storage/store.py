@@ -37,6 +37,7 @@ class Body(NamedTuple):
         chunks: the bytes, to be read once.
         total: size of the object, if this is a part of it.
         digest: the MD5 that it should have, as hex digits, if the store says so.
+        storage_class: of the object, in small letters, if the store says so.
     """
 
     size: int | None
@@ -44,6 +45,7 @@ class Body(NamedTuple):
     chunks: Iterator[Buffer]
     total: int | None = None
     digest: str | None = None
+    storage_class: str = "standard"
 
 
 _NO_TAG = re.compile(r"\d+-(.*[.: ].*)?")  # size and time of change, which a listing and a header spell in other ways
@@ -118,7 +120,13 @@ class Stores:
         on_retry: Callable[[], Any] = lambda: None,
     ) -> T:
         """Runs `verb(store, key)` with retries; what comes out is a result or one of our errors."""
-        return retrying(lambda: self.once(url, options, verb), url, options.num_retries, on_retry)
+        return retrying(
+            lambda: self.once(url, options, verb),
+            url,
+            options.num_retries,
+            on_retry,
+            is_anonymous=options.is_anonymous(url),
+        )
 
     def once(self, url: str, options: StoreOptions, verb: Callable[[Store, str], T]) -> T:
         """Runs `verb(store, key)` one time; what is raised is the client library's own."""

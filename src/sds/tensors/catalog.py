@@ -21,7 +21,7 @@ from sds.tensors.format import FORMAT, VERSION, check_name, corrupt, order_of, t
 from sds.tensors.local import LocalPlace
 from sds.tensors.places import Place
 
-__all__ = ["Catalog", "hashes_of", "load", "publish", "replace_file", "sync_folder"]
+__all__ = ["Catalog", "hashes_of", "load", "publish", "replace_file", "summary", "sync_folder"]
 
 _OLD_S = 60.0
 
@@ -53,8 +53,13 @@ def load(place: Place, *, is_listed: bool = True) -> Catalog:
     noted = _noted(place.read_file("index.json"))
     if noted is not None and not is_listed:
         return noted
+    return _completed(place, noted, place.names())
+
+
+def _completed(place: Place, noted: Catalog | None, names: Iterable[str]) -> Catalog:
+    """What is noted, and the shards of these names that are not."""
     known = {} if noted is None else {facts.name: facts for facts in noted.shards}
-    new = [name for name in place.names() if name not in known]
+    new = [name for name in names if name not in known]
     if noted is not None and not new:
         return noted
     columns = {name: place.columns(name) for name in new}
@@ -113,10 +118,7 @@ def _without_repeats(shards: Sequence[Facts], columns: Callable[[str], Columns])
 
 def publish(place: LocalPlace, hashes: Callable[[Facts], Facts]) -> Catalog:
     """Writes index.json anew from what is committed, and gives it; `hashes` fills in those that are not known."""
-    catalog = load(place)
-    shards = tuple(hashes(facts) for facts in catalog.shards)
-    generation = max((facts.generation for facts in shards), default=0)
-    catalog = Catalog(FORMAT, VERSION, generation, shards)
+    catalog = _with_hashes(load(place), hashes)
     text = to_json(catalog)
     if text != place.read_file("index.json"):
         replace_file(place.folder / "index.json", text, place.folder / f".index.json.{os.urandom(8).hex()}")
@@ -124,6 +126,16 @@ def publish(place: LocalPlace, hashes: Callable[[Facts], Facts]) -> Catalog:
         if time.time() - left.stat().st_mtime > _OLD_S:
             left.unlink(missing_ok=True)
     return catalog
+
+
+def summary(place: Place, noted: bytes | None, names: Iterable[str], hashes: Callable[[Facts], Facts]) -> bytes:
+    """The index.json of shards with these names, made of one that may be behind; their columns are in `place`."""
+    return to_json(_with_hashes(_completed(place, _noted(noted), names), hashes))
+
+
+def _with_hashes(catalog: Catalog, hashes: Callable[[Facts], Facts]) -> Catalog:
+    shards = tuple(hashes(facts) for facts in catalog.shards)
+    return Catalog(FORMAT, VERSION, max((facts.generation for facts in shards), default=0), shards)
 
 
 def replace_file(path: Path, data: bytes, draft: Path) -> None:

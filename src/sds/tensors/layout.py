@@ -230,7 +230,7 @@ def unpack(slot: Slot, data: torch.Tensor) -> torch.Tensor:
         storage, offset = data.untyped_storage(), data.storage_offset() + slot.offset
         empty = torch.empty(0, dtype=dtype)
         return empty.set_(storage, offset // dtype.itemsize, slot.shape, slot.stride)
-    row_major = data.view(dtype).view(slot.shape) if len(data) else torch.empty(slot.shape, dtype=dtype)
+    row_major = data.view(dtype).view(slot.shape) if data.numel() else torch.empty(slot.shape, dtype=dtype)
     if slot.stride is None:
         return row_major
     return torch.empty_strided(slot.shape, slot.stride, dtype=dtype).copy_(row_major)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import errno
 import mmap
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -81,7 +82,9 @@ class LocalPlace:
 
     def chunk(self, columns: Columns, start: int, stop: int) -> bytes:
         """Bytes of a shard's file, header included."""
-        return os.pread(self._file(columns).number, stop - start, start)
+        file = self._file(columns)
+        with self._reading(columns):
+            return os.pread(file.number, stop - start, start)
 
     def read(self, columns: Columns, wants: Sequence[Want]) -> None:
         """Fills the wanted memory, by as few reads as is sensible, in the order of the file."""
@@ -104,12 +107,24 @@ class LocalPlace:
                 waiting.append((run, done, size))
         for run, done, size in waiting:
             while done < size:
-                got = os.preadv(run.file.number, _after(run.buffers, done), run.start + done)
+                with self._reading(run.columns):
+                    got = os.preadv(run.file.number, _after(run.buffers, done), run.start + done)
                 if not got:
                     self._files.pop(run.columns.name, None)
                     fact = f"it ends at byte {run.start + done} of {run.columns.num_bytes}"
                     raise corrupt(run.columns.name, fact)
                 done += got
+
+    @contextmanager
+    def _reading(self, columns: Columns) -> Iterator[None]:
+        """Errors of the disk become ours, and name the file."""
+        try:
+            yield
+        except OSError as error:
+            path = self.folder / f"{columns.name}.safetensors"
+            hint = "the disk or the network volume failed: look at its log, copy the cache to another one"
+            message = f"shard cannot be read: {path}: {error.strerror}"
+            raise TensorCacheError(message, hint=hint, url=str(path)) from error
 
     def mapped(self, blocks: Sequence[tuple[Columns, int, int]]) -> list[torch.Tensor]:
         """Blocks (shard, start, size) as pages of the file; writing to one changes this process's copy of them."""

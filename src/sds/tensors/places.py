@@ -6,14 +6,26 @@ folder, remote.py a prefix of a store.
 
 from __future__ import annotations
 
+import hashlib
+import os
+import re
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Protocol, TypeAlias
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+import platformdirs
 
 from sds.tensors.columns import Columns
+from sds.urls import SCHEMES, redact, split
 
-__all__ = ["MAX_RUN", "Job", "Place", "Want", "coalesced", "span_of"]
+__all__ = ["MAX_RUN", "Job", "Place", "Want", "cache_folder", "coalesced", "span_of", "store_of"]
 
 MAX_RUN = 32 << 20
+_STORE_NAME = re.compile(r"((aws|google|azure_storage|azure)_)?(endpoint|endpoint_url|base_url|account_name)", re.I)
+_STORE_VARIABLES = {
+    "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
+    "az": ("AZURE_ENDPOINT", "AZURE_STORAGE_ACCOUNT_NAME"),
+}
 _MAX_BUFFERS = 512  # of one call; the kernel takes 1024
 
 
@@ -60,6 +72,24 @@ class Place(Protocol):
     def close(self) -> None:
         """Lets go of what is open; it is opened again when needed."""
         ...
+
+
+def store_of(url: str, storage_options: dict[str, Any] | None = None) -> str:
+    """Which of the stores that have such URLs is meant: its endpoint or account; empty: the usual one."""
+    scheme, given = split(url).scheme, dict(storage_options or {})
+    own = next((value for name, value in given.items() if SCHEMES.get(name) == scheme and isinstance(value, dict)), {})
+    for name, value in {**given, **own}.items():
+        if _STORE_NAME.fullmatch(str(name)) and isinstance(value, str):
+            return redact(value).rstrip("/")
+    found = (os.environ.get(name) for name in _STORE_VARIABLES.get(scheme, ()))
+    return redact(next(filter(None, found), "")).rstrip("/")
+
+
+def cache_folder(url: str, storage_options: dict[str, Any] | None = None) -> Path:
+    """Where the local side of a remote cache is, if nothing else was said."""
+    base = os.environ.get("SDS_CACHE_DIR") or platformdirs.user_cache_dir("sds", appauthor=False)
+    text = f"{url.rstrip('/')} {store_of(url, storage_options)}"
+    return Path(base) / f"tensors-{hashlib.blake2b(text.encode(), digest_size=8).hexdigest()}"
 
 
 def coalesced(wants: Sequence[Want], max_gap: int) -> Iterator[list[Want]]:

@@ -6,7 +6,6 @@ keys come from columns; tensors are read by position, so a cache may be forked, 
 
 from __future__ import annotations
 
-import hashlib
 import os
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
@@ -16,7 +15,6 @@ from typing import Any, NamedTuple, overload
 
 import numpy as np
 import numpy.typing as npt
-import platformdirs
 import torch
 
 from sds.errors import OptionError, TensorCacheError
@@ -25,11 +23,12 @@ from sds.tensors import skeleton
 from sds.tensors.catalog import Catalog, hashes_of, load
 from sds.tensors.columns import Columns, Facts
 from sds.tensors.format import corrupt, digest
+from sds.tensors.gather import Gathered, can_gather
 from sds.tensors.keys import Keys
 from sds.tensors.layout import DTYPES, Bucket, Slot, view_of
 from sds.tensors.lazy import LazyBlock, LazyTensor, realize
 from sds.tensors.local import LocalPlace
-from sds.tensors.places import Place, Want
+from sds.tensors.places import Place, Want, cache_folder
 from sds.tensors.remote import RemotePlace
 from sds.tensors.stacking import fitting, lazy_field, stackable
 from sds.tensors.verify import verify_shard
@@ -84,7 +83,7 @@ class TensorCache(Sequence[Any]):
         self.verify_reads = bool(verify)
         self._place: Place
         if is_remote(self.path):
-            folder = _folder_of(self.path) if dst is None else Path(dst)
+            folder = cache_folder(self.path, storage_options) if dst is None else Path(dst)
             client = client or FetchClient(FetchOptions(dst=str(folder), settings=dict(storage_options or {})))
             self._place = RemotePlace(self.path, client, folder / "columns")
         else:
@@ -116,6 +115,11 @@ class TensorCache(Sequence[Any]):
     def fingerprints(self) -> tuple[str, ...]:
         """All fingerprints in the folder, the oldest first."""
         return tuple(dict.fromkeys(facts.fingerprint for facts in self._catalog.shards))
+
+    @property
+    def place(self) -> Place:
+        """Where it is, for those that read many samples at once."""
+        return self._place
 
     @property
     def num_reads(self) -> int:
@@ -165,8 +169,13 @@ class TensorCache(Sequence[Any]):
 
     def read(self, positions: Sequence[int], device: str | torch.device | None = None) -> list[Any]:
         """Samples at several positions, real, by sorted and coalesced reads."""
-        samples: list[Any] = realize([self[int(position)] for position in positions], device)
-        return samples
+        if not can_gather(self):
+            samples: list[Any] = realize([self[int(position)] for position in positions], device)
+            return samples
+        gathered = Gathered(self, positions)
+        gathered.read()
+        samples = [gathered.sample(k) for k in range(len(gathered))]
+        return samples if device is None else list(realize(samples, device))
 
     def stack(self, positions: Sequence[int], field: str, out: torch.Tensor | None = None) -> torch.Tensor:
         """One field of several samples as one tensor [n, ...], read straight into its place.
@@ -211,7 +220,7 @@ class TensorCache(Sequence[Any]):
             for ((shard, _), members), slot in zip(groups.items(), slots, strict=True):
                 for place, row in members if slot.offset is None else ():
                     mark = self._open(shard).blocks_of(row)[1][slot.block]
-                    self._check(mark, memory[place * size : (place + 1) * size], shard)
+                    self.check(mark, memory[place * size : (place + 1) * size], shard)
         return out
 
     def _copy_mapped(self, place: LocalPlace, wants: dict[int, list[Want]]) -> None:
@@ -321,13 +330,19 @@ class TensorCache(Sequence[Any]):
                     data[place].copy_(data[source])
         if self.verify_reads:
             for block, each in zip(blocks, data, strict=True):
-                self._check(block.digest, view_of(each), block.shard)
+                self.check(block.digest, view_of(each), block.shard)
         return data
 
     def _read(self, jobs: list[tuple[int, list[Want]]]) -> None:
         self._place.read_all([(self._open(shard), wants) for shard, wants in sorted(jobs, key=lambda job: job[0])])
 
-    def _check(self, mark: bytes, data: memoryview, shard: int) -> None:
+    def locate(self, position: int) -> tuple[int, Columns, int]:
+        """The number of a sample's shard, the shard's columns, and the sample's row there."""
+        shard, row = self._locate(position)
+        return shard, self._open(shard), row
+
+    def check(self, mark: bytes, data: memoryview, shard: int) -> None:
+        """ShardCorrupt if data are not what a hash was made of."""
         if digest(data) != mark:
             raise corrupt(self._shards[shard].name, "a tensor has another hash")
 
@@ -378,8 +393,3 @@ class TensorCache(Sequence[Any]):
 
 def _info(bucket: Bucket) -> Info:
     return {slot.field: TensorInfo(slot.shape, DTYPES[slot.dtype]) for slot in bucket.slots}
-
-
-def _folder_of(url: str) -> Path:
-    base = os.environ.get("SDS_CACHE_DIR") or platformdirs.user_cache_dir("sds", appauthor=False)
-    return Path(base) / f"tensors-{hashlib.blake2b(url.encode(), digest_size=8).hexdigest()}"

@@ -11,7 +11,7 @@ import hashlib
 import logging
 import os
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -231,16 +231,22 @@ class Memory:
             self._cache = None
 
 
-def load_samples(found: Remembered, sample: Sample, *, is_lazy: bool = False) -> list[Sample]:
+def load_samples(
+    found: Remembered, sample: Sample, *, is_lazy: bool = False, entry: Callable[[], Any] | None = None
+) -> list[Sample]:
     """The samples of a row that was found.
 
     Args:
         found: what `Memory.find` gave.
         sample: the dict that the row begins as in this pass.
         is_lazy: leave the tensors on disk until they are touched.
+        entry: gives what the cache has, if that was read with others.
     """
-    entry = found.cache[found.position]
-    return [_of_this_pass(each, sample) for each in unfolded(entry if is_lazy else realize(entry))]
+    if entry is not None:
+        made = entry()
+    else:
+        made = found.cache[found.position] if is_lazy else realize(found.cache[found.position])
+    return [_of_this_pass(each, sample) for each in unfolded(made)]
 
 
 def unfolded(entry: Any) -> list[Sample]:

@@ -24,6 +24,7 @@ from sds.errors import CacheError, FetchError, FetchTimeout, OptionError, Schema
 from sds.fetch import FetchClient, File
 from sds.fetch.spans import origin_of
 from sds.index import IndexFacts, IndexOptions, TableIndex, open_index
+from sds.plan.weights import WeightSource
 from sds.tensors.columns import Columns
 from sds.tensors.format import FORMAT, corrupt
 from sds.tensors.lazy import blocks_in, realize
@@ -35,7 +36,21 @@ from sds.urls import is_remote, local_path
 
 __all__ = ["TensorIndex", "is_tensor_cache", "open_tensors"]
 
-_NAMED = (".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet", ".pq", ".arrow", ".feather", ".txt", ".gz", ".zst")
+_NAMED = (
+    ".csv",
+    ".tsv",
+    ".json",
+    ".jsonl",
+    ".ndjson",
+    ".parquet",
+    ".pq",
+    ".arrow",
+    ".feather",
+    ".txt",
+    ".tar",
+    ".gz",
+    ".zst",
+)
 
 
 def is_tensor_cache(src: Any, client: Callable[[], FetchClient]) -> bool:
@@ -166,15 +181,63 @@ class TensorIndex:
         """The rows with these numbers, in this order."""
         return self._table.rows(ids)
 
+    @property
+    def weights(self) -> WeightSource | None:
+        """How often rows come in an epoch; None: each once."""
+        return self._table.weights
+
+    @property
+    def chunk_sizes(self) -> None:
+        """Any row is as near as any other."""
+        return None
+
+    def expect(self, chunks: Sequence[int]) -> None:
+        """There are no chunks."""
+
+    def column(self, name: str) -> pa.ChunkedArray:
+        """A column of all rows, as Arrow has it; KeyError if rows have no such column."""
+        return self._table.column(name)
+
+    def shapes(self, field: str | None = None) -> tuple[npt.NDArray[np.int64], list[Any]] | None:
+        """Which rows have tensors of one shape and dtype: a number for each row, and what each stands for. Reads none.
+
+        Args:
+            field: the tensor that counts, such as 'latent.samples'; None: all of them.
+
+        Returns:
+            None, if the query left out which sample a row is of. KeyError, if no sample has the tensor.
+        """
+        try:
+            positions = self._table.column(POSITION).to_numpy()
+        except KeyError:
+            return None
+        numbers, infos = self.cache.buckets()
+        if field is not None and not any(field in info for info in infos):
+            raise KeyError(field)
+        shown = [
+            tuple(sorted((name, info[name].shape, str(info[name].dtype)) for name in info if field in (None, name)))
+            for info in infos
+        ]
+        known = {shape: number for number, shape in enumerate(dict.fromkeys(shown))}
+        return np.array([known[shape] for shape in shown], np.int64)[numbers[positions]], list(known)
+
     def files(self, row: Row) -> list[File]:
         """What is to be fetched for a row: ranges of a shard, if the cache is remote."""
         if not is_remote(self.cache.path):
             return []
-        name, spans = self.cache.spans(self._position(row))
+        name, spans = self.cache.spans(self.position(row))
         url = f"{self.cache.path.rstrip('/')}/{name}.safetensors"
         return [File(url, span=span) for span in spans]
 
-    def load(self, row: Row, sample: Sample, files: Sequence[File] = (), paths: Sequence[str] = ()) -> list[Sample]:
+    def load(
+        self,
+        row: Row,
+        sample: Sample,
+        files: Sequence[File] = (),
+        paths: Sequence[str] = (),
+        *,
+        entry: Callable[[], Any] | None = None,
+    ) -> list[Sample]:
         """The samples of a row: one, or what Remember made of one row.
 
         Args:
@@ -182,8 +245,17 @@ class TensorIndex:
             sample: what it begins as: metadata, and what transforms before the download made of that.
             files: what `files` asked for.
             paths: where that is now.
+            entry: gives what the cache has of it, if that was read with others.
         """
-        position = self._position(row)
+        made = self._realized(row, files, paths) if entry is None else entry()
+        # what the cache has goes before the same as the table tells it; what was changed since goes before both
+        told = {key for key, value in sample.items() if key in row.values and value is row.values[key]}
+        hidden = {POSITION, *(key for key in told if key.endswith(SHAPE))}
+        begun = {key: value for key, value in sample.items() if key not in hidden}
+        return [{**begun, **each, **{key: begun[key] for key in begun if key not in told}} for each in unfolded(made)]
+
+    def _realized(self, row: Row, files: Sequence[File], paths: Sequence[str]) -> Any:
+        position = self.position(row)
         entry = self.cache[position]
         if files:
             shard = self.cache.columns_of(position)
@@ -194,16 +266,10 @@ class TensorIndex:
             except OSError as error:
                 hint = "did somebody delete files of the cache folder? They are fetched again when asked for again"
                 raise CacheError(f"fetched tensors cannot be read: {error}", hint=hint) from error
-        # what the cache has goes before the same as the table tells it; what was changed since goes before both
-        told = {key for key, value in sample.items() if key in row.values and value is row.values[key]}
-        hidden = {POSITION, *(key for key in told if key.endswith(SHAPE))}
-        begun = {key: value for key, value in sample.items() if key not in hidden}
-        return [
-            {**begun, **each, **{key: begun[key] for key in begun if key not in told}}
-            for each in unfolded(realize(entry))
-        ]
+        return realize(entry)
 
-    def _position(self, row: Row) -> int:
+    def position(self, row: Row) -> int:
+        """The position in the cache of a row's sample. SchemaError if it has none."""
         position = row.values.get(POSITION)
         if position is None:  # the query left it out
             position = self.cache.find(row.key)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -17,7 +18,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from sds.errors import OptionError, TensorCacheError
+from sds.errors import OptionError, SdsError, TensorCacheError
 from sds.tensors import skeleton
 from sds.tensors.catalog import hashes_of, load, publish
 from sds.tensors.columns import Facts
@@ -27,7 +28,8 @@ from sds.tensors.layout import pack
 from sds.tensors.lazy import realize
 from sds.tensors.local import LocalPlace
 from sds.tensors.shards import write_shard
-from sds.units import parse_bytes
+from sds.tensors.uploads import MAX_SAMPLE, MAX_SHARD, Uploads, check_url
+from sds.units import format_bytes, parse_bytes
 from sds.urls import is_remote, local_path
 
 __all__ = ["TensorCacheWriter"]
@@ -46,14 +48,20 @@ class TensorCacheWriter:
     show the first. One writer may be used by several threads.
 
     Args:
-        path: a local folder; made if it is not there.
-        shard_size: bytes of tensors after which a shard is committed, as a number or as text such as '512mb'.
+        path: a local folder, made if it is not there; or the URL of one (s3://, gs://, az://).
+        shard_size: bytes of tensors after which a shard is committed, as a number or as text such as '512mb'. Shards
+            that are sent to a store are of 128 MB at most.
         resume: go on with what is there. False: the folder must hold no samples yet.
         fingerprint: says what made the samples, for example a hash of the model and its settings. Samples of another
             fingerprint are not `in` this writer; readers show those of the last one unless asked otherwise.
+        storage_options: endpoint, region, keys, ... of a store.
+        dst: for a store: the local folder where shards are made before they are sent, and where what was added last is
+            found again after a kill. It belongs to this URL; several writers may share it. Default: a folder in the
+            user's cache folder.
 
     Raises:
         TensorCacheError: the folder cannot be used, or has samples although `resume` is False.
+        FetchError: the store cannot be written to. What was added is kept, and sent by the next writer.
     """
 
     def __init__(
@@ -63,16 +71,23 @@ class TensorCacheWriter:
         resume: bool = True,
         *,
         fingerprint: str = "",
+        storage_options: dict[str, Any] | None = None,
+        dst: str | os.PathLike[str] | None = None,
     ) -> None:
         text = os.fspath(path)
-        if is_remote(text):
-            hint = "write to a local folder, then copy that to the store: readers take both"
-            raise OptionError(f"path of a writer is remote: {text}", hint=hint, url=text)
         if not isinstance(fingerprint, str):
             raise OptionError(f"fingerprint is no text: {fingerprint!r}", hint="such as a hash of model and settings")
-        self.path = Path(local_path(text))
-        self.fingerprint = fingerprint
         self._shard_size = max(1, parse_bytes(shard_size, option="shard_size"))
+        self._uploads: Uploads | None = None
+        if is_remote(text):
+            check_url(text)
+            self._uploads = Uploads(text, None if dst is None else Path(dst), storage_options)
+            self._shard_size = min(self._shard_size, MAX_SHARD)
+        elif dst is not None or storage_options is not None:
+            hint = "they belong to a path such as s3://bucket/latents: leave them out"
+            raise OptionError(f"dst and storage_options are for a store: {text}", hint=hint)
+        self.path = Path(local_path(text)) if self._uploads is None else self._uploads.folder
+        self.fingerprint = fingerprint
         self._parts = self.path / ".parts"
         self._place = LocalPlace(self.path)
         self._lock = threading.Lock()
@@ -82,12 +97,17 @@ class TensorCacheWriter:
         self._new: set[bytes] = set()
         self._hashes: dict[str, Facts] = {}
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            self._open(resume)
-        except OSError as error:
-            raise self._failed(error) from error
+            with self._writing():
+                self.path.mkdir(parents=True, exist_ok=True)
+                self._open(resume)
+        except BaseException:
+            self.abandon()
+            raise
 
     def _open(self, resume: bool) -> None:
+        if self._uploads is not None:
+            self._uploads.claim()
+            self._uploads.learn()
         taken = keys_in_parts(self._parts, self.fingerprint)  # before the shards: what is no longer here is there
         catalog = load(self._place)
         if not resume and (catalog.shards or any(self._parts.glob("*.journal"))):
@@ -100,6 +120,7 @@ class TensorCacheWriter:
             taken.pop(part.stem, None)  # it knows better which of its samples are whole
             self._adopt(part)
         self._learn(taken)
+        self._send()
 
     def _learn(self, taken: dict[Path, list[str]]) -> None:
         marks = [digest(key.encode()) for keys in taken.values() for key in keys]
@@ -141,7 +162,9 @@ class TensorCacheWriter:
 
     def refresh(self) -> None:
         """Learns what other writers have taken since."""
-        with self._lock:
+        with self._lock, self._writing():
+            if self._uploads is not None:
+                self._uploads.learn()
             taken = keys_in_parts(self._parts, self.fingerprint)
             self._committed = self._known(load(self._place).chosen(self.fingerprint))
             self._new = {mark for mark in self._new if not self._is_committed(mark)}
@@ -164,21 +187,21 @@ class TensorCacheWriter:
         tensors = skeleton.Tensors()
         text = skeleton.encode(realize(sample), tensors)
         bucket, blocks = pack(tensors.values, tensors.fields)
+        if self._uploads is not None and (size := sum(bucket.blocks)) > MAX_SAMPLE:
+            hint = f"samples in a store have {format_bytes(MAX_SAMPLE)} at most: split it, or write to a local folder"
+            raise TensorCacheError(f"sample is too large for a store: {format_bytes(size)}", hint=hint, key=key)
         digests = [digest(block.data.numpy()) for block in blocks]
         with self._lock:
             self._check_open()
             if mark in self._new or self._is_committed(mark):
                 raise TensorCacheError(f"key is there already: {key}", hint="ask `if key not in writer` first", key=key)
-            try:
+            with self._writing():
                 if self._part is None:
                     self._part = Part.begin(self._parts, Beginning(VERSION, self.generation, self.fingerprint))
                 self._part.append(key, text, to_json(bucket), blocks, digests)
                 self._new.add(mark)
                 if self._is_full(self._part):
-                    self._commit(self._part)
-                    self._part = None
-            except OSError as error:
-                raise self._failed(error) from error
+                    self._commit_rest()
 
     def _is_full(self, part: Part) -> bool:
         return (
@@ -196,18 +219,25 @@ class TensorCacheWriter:
         part.remove()
 
     def commit(self) -> None:
-        """Commits what was taken so far as a shard, so that readers see it."""
-        with self._lock:
+        """Commits what was taken so far as a shard, so that readers see it.
+
+        Of a store, readers see what its index.json lists, and `close` writes that: until then the shard is sent and
+        safe, and `in` other writers, but not shown.
+        """
+        with self._lock, self._writing():
             self._check_open()
             self._commit_rest()
 
     def _commit_rest(self) -> None:
-        try:
-            if self._part is not None:
-                self._commit(self._part)
-                self._part = None
-        except OSError as error:
-            raise self._failed(error) from error
+        if self._part is not None:
+            self._commit(self._part)
+            self._part = None
+        self._send()
+
+    def _send(self) -> None:
+        """What is committed here goes to the store; what cannot be sent now is sent by the next who tries."""
+        if self._uploads is not None:
+            self._uploads.send()
 
     def close(self) -> None:
         """Commits the rest and writes index.json. Harmless when repeated."""
@@ -215,11 +245,12 @@ class TensorCacheWriter:
             if self._is_closed:
                 return
             self._check_open()
-            self._commit_rest()
-            try:
-                publish(self._place, self._with_hashes)
-            except OSError as error:
-                raise self._failed(error) from error
+            with self._writing():
+                self._commit_rest()
+                if self._uploads is None:
+                    publish(self._place, self._with_hashes)
+                else:
+                    self._uploads.publish(self._place, self._with_hashes)
             try:
                 self._parts.rmdir()
             except OSError:  # not there, or other writers are at work in it
@@ -234,7 +265,8 @@ class TensorCacheWriter:
         if known is not None:
             return msgspec.structs.replace(known, skip=facts.skip)
         columns = self._place.columns(facts.name)
-        header = self._place.chunk(columns, 8, columns.data_start)
+        place = self._place if self._uploads is None else self._uploads.place
+        header = place.chunk(columns, 8, columns.data_start)
         index = self._place.read_file(f"{facts.name}.index") or b""
         sha256, index_sha256 = (hashlib.sha256(data).hexdigest() for data in (header, index))
         return msgspec.structs.replace(facts, sha256=sha256, index_sha256=index_sha256)
@@ -249,6 +281,8 @@ class TensorCacheWriter:
 
     def _end(self) -> None:
         self._place.close()
+        if self._uploads is not None:
+            self._uploads.close()
         self._part = None
         self._is_closed = True
 
@@ -259,9 +293,17 @@ class TensorCacheWriter:
             hint = "make a writer in each process: they work side by side in one folder"
             raise TensorCacheError(f"writer belongs to another process: {self.path}", hint=hint)
 
-    def _failed(self, error: OSError) -> TensorCacheError:
-        hint = "is the disk full, or the folder not yours? What was added before is kept; a new writer goes on"
-        return TensorCacheError(f"tensor cache cannot be written: {self.path}: {error}", hint=hint, url=str(self.path))
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Errors of the disk become ours; those of a store are."""
+        try:
+            yield
+        except SdsError:
+            raise
+        except OSError as error:
+            hint = "is the disk full, or the folder not yours? What was added before is kept; a new writer goes on"
+            message = f"tensor cache cannot be written: {self.path}: {error}"
+            raise TensorCacheError(message, hint=hint, url=str(self.path)) from error
 
     def __del__(self) -> None:
         # in a forked child it is the parent's, and so is its lock, which a thread may have held at that moment

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sds.testing.contracts import StoreContract as StoreContract
+    from sds.testing.device import SimulatedDevice as SimulatedDevice
     from sds.testing.faults import Fault as Fault
     from sds.testing.faults_proxy import FaultyProxy as FaultyProxy
     from sds.testing.faults_store import FaultyStore as FaultyStore
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "StoreContract": "sds.testing.contracts",
+    "SimulatedDevice": "sds.testing.device",
     "Fault": "sds.testing.faults",
     "FaultyProxy": "sds.testing.faults_proxy",
     "FaultyStore": "sds.testing.faults_store",

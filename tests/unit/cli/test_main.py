@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -7,7 +8,7 @@ from typer.testing import CliRunner
 
 import sds
 from sds import cli
-from sds.errors import SourceError
+from sds.errors import OptionError, SourceError
 
 SDS = Path(sys.executable).with_name("sds")
 
@@ -32,6 +33,16 @@ def test_help_has_examples(words):
     result = CliRunner().invoke(cli.app, words)
     assert result.exit_code == 0
     assert "sds demo" in result.stdout
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["peek", "bench", "index build", "index info", "index split", "index export", "cache info", "cache warm"],
+)
+def test_every_command_has_examples(words):
+    result = CliRunner().invoke(cli.app, [*words.split(), "-h"])
+    assert result.exit_code == 0
+    assert f"sds {words}" in result.stdout and "Example" in result.stdout
 
 
 @pytest.mark.parametrize("words", [[], ["nothing"], ["demo", "--images", "3"], ["demo", "--batch-size", "many"]])
@@ -79,3 +90,38 @@ def test_a_level_that_is_none_is_told():
     assert (
         done.stderr == "error: SDS_LOG_LEVEL is unknown: 'loud'\nhint: one of debug, info, warning, error, critical\n"
     )
+
+
+def test_who_stops_reading_is_told_nothing():
+    code = "import sds.cli as c; c.app = lambda: print(*range(10**6), flush=True); c.main()"
+    command = f"'{sys.executable}' -c '{code}' | head -c 5"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("0 1 2", "")
+
+
+@pytest.mark.parametrize(
+    ("typed", "place", "offered"),
+    [("sds ", 1, ["bench", "cache", "index", "peek"]), ("sds index ", 2, ["build", "export", "info", "split"])],
+)
+def test_a_shell_can_complete_commands(typed, place, offered):
+    environment = {**os.environ, "_SDS_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": str(place)}
+    done = subprocess.run([SDS], capture_output=True, text=True, timeout=60, env=environment)
+    assert done.returncode == 0 and set(offered) <= set(done.stdout.split())
+
+
+def test_the_completion_of_a_shell_is_shown():
+    environment = {**os.environ, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+    done = subprocess.run(
+        [SDS, "--show-completion", "bash"], capture_output=True, text=True, timeout=60, env=environment
+    )
+    assert "complete -o default -F _sds_completion sds" in done.stdout
+
+
+def test_wrong_options_are_wrong_usage(capsys, monkeypatch):
+    def fail():
+        raise OptionError("--x is impossible: 3", hint="leave it out")
+
+    monkeypatch.setattr(cli, "app", fail)
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 2 and "hint: leave it out" in capsys.readouterr().err

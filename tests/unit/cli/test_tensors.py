@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from sds import cli
 from sds.cli.tensors import load_chain
+from sds.cli.tensors_build import check_resources
 from sds.errors import OptionError, TensorCacheError
 from sds.tensors import TensorCache, TensorCacheWriter
 
@@ -134,3 +135,21 @@ def test_a_chain_that_is_none(name: str, folder: Path) -> None:
     with pytest.raises(OptionError, match="transforms") as caught:
         load_chain(name)
     assert "module:name" in str(caught.value)
+
+
+@pytest.mark.parametrize("words", [["--num-workers", "8"], ["--worker-gpus", "1"], ["--worker-gpus", "0"]])
+def test_what_is_for_an_engine_is_refused_without_one(words: list[str], folder: Path) -> None:
+    with pytest.raises(OptionError, match="--engine ray"):
+        run("build", "texts", "made", "--transforms", "users_chain:chain", *words)
+    assert not (folder / "made").exists()
+
+
+def test_what_no_machine_of_ray_has_is_told() -> None:
+    nodes = [{"CPU": 8.0, "memory": 1e9}, {"GPU": 4.0}, {"CPU": 2.0, "GPU": 1.0}]
+    for num_gpus in (0, 0.5, 1):
+        check_resources(nodes, num_gpus)
+    for bad, there in ((nodes, "8 CPUs, 0 GPUs; 0 CPUs, 4 GPUs; 2 CPUs, 1 GPUs"), ([], "none")):
+        with pytest.raises(OptionError, match=f"2 GPUs; there are: {there}"):
+            check_resources(bad, 2)
+    with pytest.raises(OptionError, match="whole number"):
+        check_resources(nodes, 1.5)

@@ -6,7 +6,7 @@ import pytest
 
 import sds
 import texts
-from sds.errors import TooManyFailures, TransformError
+from sds.errors import FetchError, TooManyFailures, TransformError
 
 BAD = tuple(texts.ids(3, 17, 30))
 
@@ -14,6 +14,34 @@ BAD = tuple(texts.ids(3, 17, 30))
 def batches(dataset: sds.StreamingDataset, **options) -> list[list[str]]:
     with sds.StreamingDataLoader(dataset, 8, **options) as loader:
         return [batch["__sample_key__"] for batch in loader]
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_sample_whose_files_were_let_go_of_is_no_failure(make, caplog, is_late):
+    """Whoever closes a window lets go of tickets that decode threads are about to take, or work with."""
+    tickets = []
+
+    def stop(sample):
+        tickets[0].release()
+        raise RuntimeError("its file is gone")
+
+    dataset = make(transforms=[stop] if is_late else None)
+    delivery = dataset.delivery
+    job = delivery.pipeline.prepare(delivery.pipeline.index.rows([3])[0], 0, 3)
+    tickets += delivery.client.submit([job.files])
+    if not is_late:
+        tickets[0].release()
+    with pytest.raises(TransformError if is_late else FetchError):
+        delivery.deliver(job, tickets[0], [])
+    assert dataset.quarantine() == [] and dataset.stats().failures == 0 and not caplog.records
+
+
+def test_leaving_a_loop_early_counts_no_failures(make, caplog):
+    for _ in range(20):
+        dataset = make()
+        with sds.StreamingDataLoader(dataset, 2, num_threads=4) as loader:
+            next(iter(loader))
+        assert dataset.quarantine() == [] and not caplog.records
 
 
 class TestABareIteration:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
+from pyarrow import parquet
+
 import sds
 import texts
 
@@ -60,3 +63,42 @@ def test_no_secret_is_shown(make, http_server, new_name):
     dataset = make(src=url, columns_to_download=[])
     assert "hunter" not in dataset.explain()
     assert "hunter" not in repr(dataset)
+
+
+def lazy_folder(tmp_path):
+    for number in range(2):
+        numbers = list(range(number * 500, number * 500 + 500))
+        table = pa.table(
+            {"index": [f"{i:05}" for i in numbers], "n": numbers, "w": [0.5] * 500, "t": ["x" * 500] * 500}
+        )
+        parquet.write_table(table, tmp_path / f"{number}.parquet", use_dictionary=False)
+    return tmp_path / "*.parquet"
+
+
+def test_a_lazy_index_says_how_it_is_read_and_why(make, tmp_path):
+    src = lazy_folder(tmp_path)
+    common = {"src": src, "columns_to_download": [], "lazy_index_chunk_size": 50, "shuffle_seed": 1}
+    plain = lines(make(**common))
+    assert plain["index"].startswith("lazy, 20 chunks of 50 rows") and "0 rows were looked at" in plain["index"]
+    assert plain["plan"] == "scan: there is no query: all rows are wanted"
+    assert "windows of 8 chunks (lazy_index_reach), seed 1" in plain["shuffle"]
+    assert "row groups have up to 500 rows, and are decoded about 10 times" in plain["advice"]
+
+    many = lines(make(**common, sql_query="SELECT * FROM dataframe WHERE n % 2 = 0 AND n < 200"))
+    assert many["plan"].startswith("scan: 10.000% of the rows are left, a take pays below 5.")
+    assert "16 chunks have no row left and are never read" in many["reading"]
+
+    few = lines(make(**common, sql_query="SELECT * FROM dataframe WHERE n % 100 = 0"))
+    assert few["plan"].startswith("take: 1.000% of the rows are left")
+    assert "lazy_index_plan='scan'" in few["reading"]
+
+    asked = lines(make(**common, sql_query="SELECT * FROM dataframe WHERE n % 100 = 0", lazy_index_plan="scan"))
+    assert asked["plan"].startswith("scan: asked for (1.000% of the rows are left")
+
+
+def test_weights_are_counted_for_the_epoch_that_comes(make, tmp_path):
+    dataset = make(src=lazy_folder(tmp_path), columns_to_download=[], weight_col_name="w", shuffle_seed=1)
+    assert lines(dataset)["weights"] == f"column 'w', the same each epoch: {len(dataset)} samples in epoch 0"
+    assert lines(dataset)["plan"].startswith("take: any row of a mapped table costs the same")
+    dataset.set_epoch(1)
+    assert lines(dataset)["partition"].startswith(f"rank 0 of 1: {len(dataset)} samples")

@@ -171,3 +171,9 @@ class TestState:
         resumed = make(transforms=transforms)
         resumed.load_state_dict(dataset.state_dict())
         assert texts.keys(resumed) == texts.ids(*range(5, 40))
+
+
+def test_a_mix_that_never_stops_has_no_length(make):
+    with pytest.raises(TypeError, match="stop='never' has no length"):
+        len(sds.interleave([make(), make()], stop="never"))
+    assert len(sds.interleave([make(), make()], stop="all")) == 80

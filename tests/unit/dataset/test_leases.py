@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,46 @@ class Held:
 
     def release(self) -> None:
         self.is_held = False
+
+    def hand_to(self, thread: int | None) -> None:
+        self.holder = thread
+
+
+def test_all_but_the_last_are_let_go_of_when_somebody_waits_for_room():
+    leases, tickets = Leases(64), [Held() for _ in range(4)]
+    for ticket in tickets:
+        leases.hold([ticket])
+    leases.trim()
+    assert [ticket.is_held for ticket in tickets] == [False, False, False, True]
+    assert tickets[3].holder == threading.get_ident(), "when this thread goes on, it comes free"
+
+
+def test_each_thread_that_lives_keeps_its_last():
+    leases, is_held, is_over = Leases(64), threading.Event(), threading.Event()
+    tickets = [Held() for _ in range(6)]
+
+    def take(own: list[Held]) -> None:
+        for ticket in own:
+            leases.hold([ticket])
+
+    def take_and_stay() -> None:
+        take(tickets[2:4])
+        is_held.set()
+        assert is_over.wait(30)
+
+    dead, alive = threading.Thread(target=take, args=(tickets[:2],)), threading.Thread(target=take_and_stay)
+    dead.start()
+    alive.start()
+    dead.join()
+    assert is_held.wait(30)
+    take(tickets[4:])
+    leases.trim()
+    kept = {k for k, ticket in enumerate(tickets) if ticket.is_held}
+    is_over.set()
+    alive.join()
+    assert kept >= {3, 5} and not kept & {0, 2, 4}
+    leases.release()
+    assert not any(ticket.is_held for ticket in tickets)
 
 
 @pytest.mark.parametrize(

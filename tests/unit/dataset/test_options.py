@@ -38,6 +38,14 @@ IMPOSSIBLE = [
     ("shuffle_seed", 1.5),
     ("shuffle_seed", True),
     ("shuffle_seed", "1"),
+    ("weight_col_name", ""),
+    ("weight_col_name", 5),
+    ("weight_schedule", 5),
+    ("weight_schedule", len),
+    ("lazy_index_chunk_size", 0),
+    ("lazy_index_chunk_size", "many"),
+    ("lazy_index_reach", 0),
+    ("lazy_index_plan", "guess"),
     ("lazy_index_num_threads", 0),
     ("lazy_index_prefetch_factor", 0),
     ("min_num_pending_tasks_thresh", -1),
@@ -64,6 +72,13 @@ IMPOSSIBLE = [
     ("cache_limit", "ten"),
     ("cache_limit", -1),
     ("cache_limit", True),
+    ("cache_limit", 0),
+    ("cache_limit", "0"),
+    ("cache_limit", "0gb"),
+    ("cache_limit", 1.5),
+    ("cache_limit", "1.5"),
+    ("cache_limit", "-3gb"),
+    ("cache_limit", float("nan")),
     ("cache_policy", "fifo"),
     ("revalidate", "sometimes"),
     ("on_error", "ignore"),
@@ -110,22 +125,16 @@ def test_an_impossible_value_is_named(source, tmp_path, keyword, value):
     assert list(tmp_path.iterdir()) == [], "nothing is made before everything is checked"
 
 
-def test_every_keyword_of_the_constructor_is_in_the_list_above_or_not_yet():
+def test_every_keyword_of_the_constructor_is_in_the_list_above():
     keywords = set(inspect.signature(sds.StreamingDataset).parameters)
-    assert keywords == {keyword for keyword, _ in IMPOSSIBLE} | set(opts._NOT_YET)
+    assert keywords == {keyword for keyword, _ in IMPOSSIBLE}
 
 
-@pytest.mark.parametrize("keyword", list(opts._NOT_YET))
-def test_a_keyword_whose_room_is_not_built_is_refused(make, keyword):
-    value = {"weight_col_name": "weight"}.get(keyword, 100)
-    with pytest.raises(OptionError, match=f"{keyword} is not available yet") as caught:
-        make(**{keyword: value})
-    assert keyword in caught.value.hint
-
-
-def test_an_unknown_keyword_is_pythons_own_error(make):
-    with pytest.raises(TypeError, match="shufle_seed"):
-        make(shufle_seed=1)
+@pytest.mark.parametrize(
+    ("given", "limit"), [(1, 1), (1e9, 10**9), ("1.5gb", 1_500_000_000), (" 7 ", 7), ("2.0", 2), (None, None)]
+)
+def test_limits_that_are_possible(make, given, limit):
+    assert make(cache_limit=given)._options.fetch.limit == limit
 
 
 def test_a_single_transform_needs_no_list(make):

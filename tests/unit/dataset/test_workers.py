@@ -6,15 +6,44 @@ import copy
 import multiprocessing
 import pickle
 import time
+from concurrent.futures import ThreadPoolExecutor
+
+from torch.utils.data import DataLoader, IterableDataset
+from torchdata import nodes
 
 import sds
 import texts
-from sds.dataset.workers import Epochs, is_worker, worker_identity
+from sds.dataset.workers import Epochs, is_batched, is_worker, worker_identity
 
 
 def test_a_process_that_is_no_worker_is_the_only_one():
     assert worker_identity() == (0, 1)
     assert not is_worker()
+
+
+class Asking(IterableDataset):
+    """Yields whether torch makes batches of what it yields; its samples pass through a wrapper, as in other loaders."""
+
+    def __iter__(self):
+        yield from (each for each in self._own())
+
+    def _own(self):
+        found = is_batched()
+        yield from [found] * 4
+
+
+def test_a_bare_loop_is_seen_and_torchs_batches_are_not():
+    assert list(Asking()) == [False] * 4
+    for batch_size in (2, None):
+        for num_workers in (0, 1):
+            found = list(DataLoader(Asking(), batch_size, num_workers=num_workers))
+            assert all(bool(each.all()) if batch_size else each for each in found) and found
+
+
+def test_where_another_thread_iterates_or_torchdata_does_nobody_sees_what_is_made_of_it():
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(list, Asking()).result() == [True] * 4
+    assert list(nodes.Loader(nodes.Batcher(nodes.IterableWrapper(Asking()), 2))) == [[True, True]] * 2
 
 
 class TestEpochs:

@@ -114,6 +114,43 @@ def test_parked_flights_take_off_in_the_order_of_asking(tmp_path: Path) -> None:
     assert tower.cache.used == 10
 
 
+def test_who_is_waited_for_takes_off_first(tmp_path: Path) -> None:
+    tower = Tower(tmp_path, 10, sizes(8))
+    client = Client(tower)
+    client.ask("u0")
+    tower.settle(lambda: client.entries)
+    flights = client.ask("u1", "u2", "u3", "u4")
+    tower.settle(lambda: len(tower.flights._room.parked) == 4)
+    with tower.lock:
+        for flight in (flights[3], flights[1], flights[3]):
+            tower.flights.hurry(flight)
+        assert [flight.url for flight in tower.flights.parked()] == ["u4", "u2", "u1", "u3"]
+    for _ in range(4):
+        client.release()
+        tower.settle(lambda: client.entries)
+    assert tower.stores.opened == ["u0", "u4", "u2", "u1", "u3"]
+
+
+def test_a_flight_may_be_waited_for_while_it_asks_for_its_size(tmp_path: Path) -> None:
+    """It keeps nobody out for good: its place among those who ask is the new one."""
+    tower = Tower(tmp_path, 12, {"u0": 12, "u1": 4, "u2": 4})
+    client, room = Client(tower), tower.flights._room
+    client.ask("u0")
+    tower.settle(lambda: client.entries)
+    one, _ = client.ask("u1", "u2")
+    tower.settle(lambda: len(room.parked) == 2)
+    tower.stores.gate = threading.Event()
+    with tower.lock:
+        assert tower.flights.ask_sizes([one])
+        tower.flights.hurry(one)
+        assert one.number < 0 and room._probing == {one.number}
+    tower.stores.gate.set()
+    tower.settle(lambda: len(room.parked) == 2)
+    assert not room._probing and one.size == 4
+    client.release()
+    tower.settle(lambda: len(client.entries) == 2)
+
+
 def test_deserted_flights_vanish(tmp_path: Path) -> None:
     tower = Tower(tmp_path, 10, sizes(300))
     holder, fickle, patient = Client(tower), Client(tower), Client(tower)
@@ -165,6 +202,28 @@ def test_a_guess_that_is_too_large_is_mended_by_a_probe(tmp_path: Path) -> None:
     tower.settle(lambda: client.errors)
     assert isinstance(client.errors[0], CacheFull) and "26" in str(client.errors[0])
     assert tower.cache.reserved == 0
+
+
+def test_a_flight_that_asks_for_its_size_keeps_its_place(tmp_path: Path) -> None:
+    """Whoever came later must not take the room meanwhile: it may be needed later, and be held until then."""
+    tower = Tower(tmp_path, 10, {"u0": 10, "first": 9, "second": 8})
+    client = Client(tower)
+    client.ask("u0")
+    tower.settle(lambda: len(client.entries) == 1)
+    first, second = client.ask("first", "second")
+    tower.settle(lambda: first.is_parked and second.is_parked)
+    tower.stores.gate = gate = threading.Event()
+    with tower.lock:
+        assert tower.flights.ask_sizes([first])
+    tower.settle(lambda: "first" in tower.stores.opened)
+    client.release()
+    assert second.is_parked, "although there is room for it now"
+    tower.stores.gate = None
+    gate.set()
+    tower.settle(lambda: [entry.size for entry in client.entries] == [9])
+    client.release()
+    tower.settle(lambda: [entry.size for entry in client.entries] == [8])
+    assert not tower.flights.ask_sizes([first, second])
 
 
 def test_an_object_larger_than_the_guess_takes_more_room_or_parks(tmp_path: Path) -> None:

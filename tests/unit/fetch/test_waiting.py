@@ -6,12 +6,13 @@ import logging
 import math
 import threading
 import time
+import weakref
 
 import pytest
 
 from sds.errors import FetchTimeout
 from sds.events import Tally
-from sds.fetch.consumer import Consumer
+from sds.fetch.consumer import Consumer, Crew
 from sds.fetch.watchdog import Watchdog
 
 
@@ -24,6 +25,64 @@ def test_nobody_is_paused_until_somebody_takes_batches() -> None:
     assert not consumer.is_paused([threading.get_ident()])  # it waits for something else: that is no pause
     consumer.end()
     assert not consumer.is_paused([])
+
+
+ME = threading.get_ident()  # the thread of the tests
+
+
+def test_threads_that_hold_files_and_wait_for_more_stand_still() -> None:
+    consumer = Consumer()
+    assert consumer.standstill([], []) == consumer.standstill([1, 2], [1, 2, 3]) is not None
+    assert consumer.standstill([1, 2], [1]) is None  # one of them works, or waits for something else
+    assert consumer.standstill([None], [1]) is None  # nobody said who takes the batches
+
+
+def test_who_takes_batches_waits_in_vain_only_if_all_who_make_them_wait_for_files() -> None:
+    consumer, crew = Consumer(), Crew()
+    consumer.employ(crew)
+    with crew.working():
+        assert consumer.standstill([None], [ME]) is None  # it does something else
+        with consumer.asking():
+            assert consumer.standstill([None], []) is None  # this thread decodes, or looks what comes next
+            before = consumer.standstill([None, ME], [ME])
+            assert before is not None
+            assert consumer.standstill([7], [ME]) is None  # a thread that nobody knows
+            with crew.resting():
+                assert consumer.standstill([None], [ME]) is None  # nobody works, for a moment
+            assert consumer.standstill([None, ME], [ME]) not in (before, None)  # something was done in between
+            before = consumer.standstill([None], [ME])
+        with consumer.asking():
+            assert consumer.standstill([None], [ME]) not in (before, None)  # it had a batch
+            consumer.employ(Crew())
+            assert consumer.standstill([None], [ME]) is None  # two loaders: whose batch is it?
+
+
+def test_threads_at_work_are_enough_whoever_holds_the_files() -> None:
+    consumer, crew = Consumer(), Crew()
+    consumer.employ(crew)
+    with crew.working():
+        assert consumer.standstill([1], [1]) is None  # this one may finish a batch, and with it what others hold
+        assert consumer.standstill([1], [1, ME]) is not None
+    consumer.dismiss(crew)
+    assert consumer.standstill([1], [1]) is not None
+
+
+def test_what_is_held_to_be_kind_is_let_go_of_and_not_kept_alive() -> None:
+    class Kind:
+        num_asked = 0
+
+        def let_go(self) -> None:
+            self.num_asked += 1
+
+    consumer, kind = Consumer(), Kind()
+    consumer.give_way()
+    consumer.spare(kind.let_go)
+    consumer.give_way()
+    assert kind.num_asked == 1
+    alive = weakref.ref(kind)
+    del kind
+    assert alive() is None, "or a dataset that nobody has any more would keep its connection"
+    consumer.give_way()
 
 
 def test_a_consumer_elsewhere_is_asked() -> None:

@@ -4,7 +4,8 @@ import time
 
 import pytest
 
-from sds.events import STAGES, Event, Stats, Tally
+from sds.events import STAGES, Event, Recorder, Stats, Tally
+from sds.stats import Slow, Traffic, merged_stats
 
 
 class Listener:
@@ -143,6 +144,91 @@ def test_the_bottleneck_and_its_knob(wait_s, busy_s, bottleneck):
     assert line.startswith(f"bottleneck: {bottleneck} (")
 
 
+@pytest.mark.parametrize(
+    ("crew", "wait_s", "busy_s", "bottleneck", "knob"),
+    [
+        # six seconds of decoding are two of the clock, when three threads share them
+        ({"num_threads": 3}, {"fetch": 1.0}, {"decode": 6.0, "collate": 4.0}, "collate", "use num_workers > 0"),
+        ({"num_threads": 1}, {"fetch": 1.0}, {"decode": 6.0, "collate": 4.0}, "decode", "raise num_threads (now 1)"),
+        # a worker does one after the other, so its sums compare as they are
+        ({"num_workers": 3}, {"fetch": 1.0}, {"decode": 6.0, "collate": 4.0}, "decode", "raise num_workers (now 3)"),
+        ({"num_workers": 2}, {"fetch": 9.0}, {"decode": 6.0}, "fetch", "num_downloading_workers"),
+        ({"num_workers": 2}, {"fetch": 9.0, "room": 8.0}, {"decode": 6.0}, "fetch", "raise cache_limit"),
+        ({"num_workers": 8}, {}, {"transform": 8.0, "device": 2.0}, "device", "pin_memory"),
+        ({"num_threads": 4}, {}, {"transform": 8.0}, "transform", "use num_workers > 0 for Python-heavy"),
+    ],
+)
+def test_what_threads_and_workers_share_is_divided(crew, wait_s, busy_s, bottleneck, knob):
+    stats = Stats(wall_s=10.0, wait_s={"consumer": 5.0, **wait_s}, busy_s=busy_s, **crew)
+    assert stats.bottleneck == bottleneck
+    assert knob in stats.knob
+
+
+def test_the_start_is_no_bottleneck_unless_there_is_nothing_else():
+    later = {"wait_s": {"consumer": 3.0, "startup": 2.9, "fetch": 2.0}, "busy_s": {"consumer": 7.0}}
+    assert Stats(wall_s=10.0, num_threads=2, **later).bottleneck == "consumer"
+    assert Stats(wall_s=3.0, num_threads=2, **later).bottleneck == "fetch"
+
+
+def test_what_was_ready_is_an_average():
+    here, there = Tally(), Tally()
+    for depth in (0, 2):
+        here.add_depth("batches", depth)
+    there.add_depth("batches", 4)
+    here.merge(there.drain())
+    assert here.stats().queue_depths == {"batches": 2.0}
+    assert "ready: 2.0 batches" in str(here.stats())
+
+
+def test_traffic_adds_up_by_bucket_and_class():
+    here, there = Tally(), Tally()
+    here.add_traffic("s3://a", 2, 10)
+    here.add_traffic("s3://a", 1, 5, "glacier")
+    there.add_traffic("s3://a", 1, 1)
+    here.merge(there.drain())
+    assert here.stats().traffic == (Traffic("s3://a", "standard", 3, 11), Traffic("s3://a", "glacier", 1, 5))
+    both = merged_stats(here.stats(), [here.stats()])
+    assert both.traffic[0] == Traffic("s3://a", "standard", 6, 22)
+
+
+def test_millions_of_hosts_are_counted_in_constant_memory():
+    tally = Tally()
+    for number in range(1500):
+        tally.add_traffic(f"https://host-{number}", 1, 1)
+    traffic = tally.stats().traffic
+    assert len(traffic) == 1001
+    assert traffic[-1] == Traffic("https://(others)", "standard", 500, 500)
+
+
+def test_the_slowest_downloads_are_kept():
+    here, there = Tally(), Tally()
+    for number in range(50):
+        (here if number % 2 else there).add_download(f"u{number}", 0.0, number / 10, number)
+    here.merge(there.drain())
+    assert here.stats().slowest == tuple(Slow(number / 10, f"u{number}", number) for number in range(49, 29, -1))
+
+
+def test_a_recorder_names_threads_and_is_emptied_by_taking():
+    recorder = Recorder()
+    tally = Tally(recorder)
+    thread = threading.Thread(target=lambda: tally.add_wait("fetch", 0.5, subject="a"), name="mine")
+    thread.start()
+    thread.join()
+    tally.add_wait("startup", 1.0)  # no stage: nothing to draw
+    (found,) = recorder.take()
+    assert (found.thread, found.event.stage, found.event.kind, found.event.subject) == ("mine", "fetch", "wait", "a")
+    assert recorder.take() == []
+
+
+def test_a_mix_is_made_by_one_crew():
+    own = Stats(samples=4, wall_s=2.0, num_threads=2, wait_s={"consumer": 1.0}, queue_depths={"batches": 1.0})
+    part = Stats(samples=9, wall_s=9.0, num_threads=2, wait_s={"fetch": 3.0}, hits=3, queue_depths={"files": 7.0})
+    both = merged_stats(own, [part, part])
+    assert (both.samples, both.wall_s, both.num_threads, both.hits) == (4, 2.0, 2, 6)
+    assert both.wait_s == {"consumer": 1.0, "fetch": 6.0}
+    assert both.queue_depths == {"batches": 1.0, "files": 7.0}
+
+
 def test_stats_read_well():
     stats = Stats(
         samples=100, batches=10, bytes_downloaded=2_000_000, requests=90, retries=1, hits=30, misses=90, wall_s=4.0,
@@ -154,5 +240,6 @@ def test_stats_read_well():
         "cache: 30 hits, 90 misses (25.0% hit rate), 0 evictions",
         "failures: 0, stand-ins: 0, dropped by transforms: 0",
         "busy: decode 1.50 s",
+        "waited: consumer 0.10 s",
         "bottleneck: consumer (none here: the training step is what takes the time)",
     ]

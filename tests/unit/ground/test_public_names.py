@@ -9,6 +9,7 @@ def test_the_public_names_are_these():
         "StreamOptions",
         "interleave",
         "concatenate",
+        "DevicePrefetcher",
         "BroadcastLoader",
         "World",
         "Batch",
@@ -17,6 +18,7 @@ def test_the_public_names_are_these():
         "plan",
         "transforms",
         "tensors",
+        "observe",
         "testing",
         "__version__",
     ]
@@ -36,7 +38,17 @@ def test_the_ground_floor_resolves():
 def test_the_public_names_of_the_plan_are_these():
     from sds import plan
 
-    assert plan.__all__ == ["Permutation", "Plan", "steps", "lanes", "Bijection", "BlockPermutation", "Steps", "Lanes"]
+    assert plan.__all__ == [
+        "Permutation",
+        "Plan",
+        "steps",
+        "lanes",
+        "Bijection",
+        "Order",
+        "BlockPermutation",
+        "Steps",
+        "Lanes",
+    ]
     assert all(hasattr(plan, name) for name in plan.__all__)
 
 

@@ -155,8 +155,8 @@ def test_notes_of_earlier_versions_go_too(tmp_path, dst, open_):
 
 
 @pytest.mark.parametrize("src", [lambda ids: ids, type("Provider", (), {"rows": lambda self, ids: []})()])
-def test_data_providers_are_not_available_yet(open_, src):
-    with pytest.raises(OptionError, match="data provider, which is not available yet"):
+def test_data_providers_are_no_tables(open_, src):
+    with pytest.raises(OptionError, match="data provider, which has no files"):
         open_(src)
 
 

@@ -181,7 +181,7 @@ class TestOptions:
             ("timeout", "long"),
             ("timeout", float("nan")),
             ("world", 3),
-            ("bucket_by", "shape"),
+            ("bucket_by", 3),
         ],
     )
     def test_an_impossible_value_is_named(self, make, keyword, value):

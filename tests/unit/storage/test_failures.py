@@ -213,3 +213,35 @@ def test_retry_after_as_a_date() -> None:
     found = _retry_after_s(then)
     assert found is not None and 90.0 < found <= 100.0
     assert _retry_after_s("Wed, 21 Oct 2015 07:28:00 GMT") == 0.0
+
+
+ANSWER = "status code: 404 Not Found: <Error>\n  <Code>{}</Code></Error>"
+
+
+@pytest.mark.parametrize("kind", [obs.GenericError, FileNotFoundError, obs.NotFoundError])
+@pytest.mark.parametrize(
+    ("url", "code", "part"),
+    [
+        ("s3://photos/a/b.jpg", "NoSuchBucket", "there is no bucket s3://photos: "),
+        ("az://photos/a/b.jpg", "ContainerNotFound", "there is no bucket az://photos: "),
+        ("gs://photos/a/b.jpg", "NoSuchKey", "the bucket gs://photos exists: "),
+        ("az://photos/a/b.jpg", "BlobNotFound", "the bucket az://photos exists: "),
+        ("s3://photos/a/b.jpg", "SomethingElse", "check the bucket, the key and the endpoint; "),
+        ("https://photos/a/b.jpg", "SomethingElse", "check the address; "),
+    ],
+)
+def test_a_hint_names_the_part_that_exists(kind: type[Exception], url: str, code: str, part: str) -> None:
+    error = translate(kind(ANSWER.format(code)), url).error
+    assert isinstance(error, ObjectNotFound) and error.hint is not None and error.hint.startswith(part)
+
+
+@pytest.mark.parametrize("error", [PermissionError("x"), obs.GenericError("status code: 403 Forbidden")])
+def test_who_was_refused_without_credentials_is_not_told_to_try_without(error: Exception) -> None:
+    named, anonymous = (translate(error, "s3://b/k", is_anonymous=each).error.hint for each in (False, True))
+    assert named is not None and "for public data storage_options={'anonymous': True}" in named
+    assert anonymous is not None and "leave storage_options={'anonymous': True} out" in anonymous
+
+
+def test_a_secret_that_is_refused_is_named_whoever_asks() -> None:
+    answer = obs.GenericError("status code: 403 Forbidden: <Code>SignatureDoesNotMatch</Code>")
+    assert "the secret was refused" in str(translate(answer, "s3://b/k", is_anonymous=True).error)

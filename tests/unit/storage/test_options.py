@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from sds.errors import OptionError
@@ -83,6 +85,22 @@ def test_headers_for_whatever_host_an_index_names_are_refused(settings: dict[str
     with pytest.raises(OptionError, match="no place for") as caught:
         StoreOptions(settings=settings).of("https")
     assert "{'https://host': {'headers': {...}}}" in str(caught.value) and "SECRET" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "url", "is_anonymous"),
+    [
+        ({"anonymous": True}, "s3://b/k", True),
+        ({"gs": {"anonymous": True}}, "gcs://b/k", True),
+        ({"gs": {"anonymous": True}}, "s3://b/k", False),
+        ({"anonymous": True, "s3": {"anonymous": False}}, "s3a://b/k", False),
+        ({"s3": {"skip_signature": True}}, "s3://b/k", True),
+        ({"s3": "nonsense"}, "no URL", False),
+        ({}, "s3://b/k", False),
+    ],
+)
+def test_who_wants_no_signature(settings: dict[str, Any], url: str, is_anonymous: bool) -> None:
+    assert StoreOptions(settings=settings).is_anonymous(url) is is_anonymous
 
 
 def test_anonymous_and_requester_pays() -> None:

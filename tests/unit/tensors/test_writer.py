@@ -11,6 +11,7 @@ import torch
 from remembering import sample_of
 from sds.errors import OptionError, TensorCacheError
 from sds.tensors import TensorCache, TensorCacheWriter, realize
+from sds.tensors.places import cache_folder, store_of
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -236,8 +237,10 @@ def test_resume_off_refuses_a_folder_with_samples(tmp_path: Path):
 def test_impossible_options_are_told(tmp_path: Path):
     with pytest.raises(OptionError, match="shard_size"):
         TensorCacheWriter(tmp_path, "many")
-    with pytest.raises(OptionError, match="remote"):
-        TensorCacheWriter("s3://bucket/cache")
+    with pytest.raises(OptionError, match="web server"):
+        TensorCacheWriter("https://example.com/cache")
+    with pytest.raises(OptionError, match="for a store"):
+        TensorCacheWriter(tmp_path, dst=tmp_path)
     with pytest.raises(OptionError, match="fingerprint"):
         TensorCacheWriter(tmp_path, fingerprint=5)  # type: ignore[arg-type]
     with TensorCacheWriter(tmp_path) as writer, pytest.raises(OptionError, match="key is no text"):
@@ -251,3 +254,19 @@ def test_impossible_options_are_told(tmp_path: Path):
     with TensorCacheWriter(f"file://{tmp_path}/by-url") as writer:
         writer.add("a", {})
     assert len(TensorCache(f"file://{tmp_path}/by-url")) == 1
+
+
+def test_the_folder_of_a_url_is_that_of_its_store(monkeypatch, tmp_path):
+    monkeypatch.setenv("SDS_CACHE_DIR", str(tmp_path))
+    for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AZURE_ENDPOINT"):
+        monkeypatch.delenv(name, raising=False)
+    here, there = "http://127.0.0.1:1", "http://127.0.0.1:2/"
+    usual = cache_folder("s3://bucket/latents")
+    assert cache_folder("s3://bucket/latents/", {"region": "x", "gs": {"endpoint": here}}) == usual
+    one = cache_folder("s3://bucket/latents", {"endpoint": here})
+    assert len({usual, one, cache_folder("s3://bucket/latents", {"s3": {"aws_endpoint_url": there}})}) == 3
+    assert store_of("s3://bucket/latents", {"s3": {"aws_endpoint_url": there}}) == there.rstrip("/")
+    assert store_of("az://bucket/latents", {"account_name": "me", "account_key": "no"}) == "me"
+    monkeypatch.setenv("AWS_ENDPOINT_URL", here)
+    assert cache_folder("s3://bucket/latents") == one
+    assert store_of("https://host/latents") == ""

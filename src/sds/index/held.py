@@ -1,0 +1,78 @@
+"""Held content: what a source has inside itself, and where. Values only.
+
+A table whose samples lie inside its source (members of tar shards, bytes in Parquet or Lance columns) has places where
+others have paths: a place is a small struct that says in which part, and where there. Its fields tell the kind.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+from pyarrow import types
+
+__all__ = ["LANCE", "PARQUET", "TAR", "Held", "HeldPart", "is_place", "place_columns"]
+
+# kind -> what a place of that kind is
+_PLACES: dict[str, pa.DataType] = {
+    "tar": pa.struct([("part", pa.int32()), ("offset", pa.int64()), ("size", pa.int64())]),
+    "parquet": pa.struct(
+        [
+            ("sds_part", pa.int32()),
+            ("sds_column", pa.int32()),
+            ("sds_group", pa.int32()),
+            ("sds_row", pa.int32()),
+            ("sds_path", pa.string()),
+        ]
+    ),
+    "lance": pa.struct([("sds_column", pa.int32()), ("sds_row", pa.int64())]),
+}
+TAR, PARQUET, LANCE = (_PLACES[kind] for kind in ("tar", "parquet", "lance"))
+_KEYS = {kind: frozenset(type_.names) for kind, type_ in _PLACES.items()}
+
+
+class HeldPart(msgspec.Struct, frozen=True, array_like=True):
+    """A part of a source that holds content.
+
+    Attributes:
+        url: its address.
+        version: a remote object's version as its store tells it, or that of a local file; it must not change.
+        size: its bytes.
+        tail: bytes at its end that must be read before anything else of it.
+        spans: of a remote table: for each column that holds content, the bytes it has in each row group.
+    """
+
+    url: str
+    version: str
+    size: int
+    tail: int = 0
+    spans: tuple[tuple[tuple[int, int], ...], ...] = ()
+
+
+class Held(msgspec.Struct, frozen=True):
+    """What a source holds.
+
+    Attributes:
+        kind: 'tar', 'parquet' or 'lance'.
+        parts: by number.
+        wanted: the columns that are read into samples; None: all of them.
+        columns: of a table: the columns that places tell by number.
+    """
+
+    kind: str
+    parts: tuple[HeldPart, ...]
+    wanted: tuple[str, ...] | None = None
+    columns: tuple[str, ...] = ()
+
+
+def place_columns(schema: pa.Schema, kind: str) -> list[str]:
+    """The columns that hold places, by the names of their fields: a query may have given them other widths."""
+    return [field.name for field in schema if types.is_struct(field.type) and set(field.type.names) == _KEYS[kind]]
+
+
+def is_place(value: Any, kind: str | None = None) -> bool:
+    """Whether a value of a row is a place, of one kind or of any."""
+    if type(value) is not dict:
+        return False
+    return value.keys() == _KEYS[kind] if kind is not None else any(value.keys() == keys for keys in _KEYS.values())

@@ -1,0 +1,74 @@
+"""Budget: workers together stay under a limit, and the one whose turn it is may always go on."""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+
+import numpy as np
+import torch
+
+from sds.loader.budget import Budget, num_bytes
+
+
+def in_thread(function, *args):
+    thread = threading.Thread(target=function, args=args, daemon=True)
+    thread.start()
+    return thread
+
+
+def test_there_is_room_until_the_limit():
+    budget = Budget(100, 2)
+    budget.wait(0, 0, 60)
+    budget.wait(1, 1, 40)
+    assert budget.waiting == 100
+
+
+def test_a_worker_waits_for_room():
+    budget = Budget(100, 2)
+    budget.wait(0, 0, 60)
+    waits = in_thread(budget.wait, 1, 5, 60)
+    waits.join(0.1)
+    assert waits.is_alive()
+    budget.take(60)
+    waits.join(10)
+    assert not waits.is_alive() and budget.waiting == 60
+
+
+def test_whose_turn_it_is_goes_on_whatever_it_weighs():
+    budget = Budget(100, 2)
+    budget.wait(1, 1, 90)
+    budget.wait(0, 0, 500)  # the main process has taken none: it waits for number 0
+    assert budget.waiting == 590
+
+
+def test_an_epoch_begins_with_nothing():
+    budget = Budget(100, 1)
+    budget.wait(0, 0, 90)
+    budget.take(90)
+    budget.begin()
+    assert budget.waiting == 0
+
+
+def test_a_worker_whose_parent_is_gone_does_not_wait_for_ever():
+    """The parent of the waiting process ends first: a process between this one and it."""
+    context = multiprocessing.get_context("fork")
+    budget, done = Budget(0, 1), context.Event()
+
+    def wait_and_tell():
+        budget.wait(0, 7, 1)
+        done.set()
+
+    def start_and_end():
+        context.Process(target=wait_and_tell).start()
+        multiprocessing.process._children.clear()  # or it would wait for its child
+
+    between = context.Process(target=start_and_end)
+    between.start()
+    between.join(10)
+    assert done.wait(10)
+
+
+def test_bytes_of_a_batch():
+    batch = {"a": torch.zeros(2, 3), "b": [np.zeros(4, np.uint8), "abc"], "c": 1, "d": (b"xy", None)}
+    assert num_bytes(batch) == 24 + 4 + 3 + 2
