@@ -44,12 +44,12 @@ lint: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-unit: $(READY)
-	$(BIN)/python -m pytest tests/unit tests/properties -n 2 -q
-
-# A test over processes and clocks that fails beside others runs once more, alone, and must pass then; its first failure
+# A test over threads, processes and clocks that fails beside others runs once more, alone, and must pass then; its first failure
 # stays in the output, to be looked into.
 AGAIN = -q --last-failed --last-failed-no-failures none
+
+unit: $(READY)
+	$(BIN)/python -m pytest tests/unit tests/properties -n 2 -q || $(BIN)/python -m pytest tests/unit tests/properties $(AGAIN)
 
 integration: $(READY) $(AZURITE)
 	$(BIN)/python -m pytest tests/contracts tests/integration -n 2 --dist loadfile -m 'not soak and not speed' -q \
@@ -62,7 +62,7 @@ ray-test: $(READY)
 	$(BIN)/python -m pytest tests/integration/test_tensors_ray.py -q
 
 docs-test: $(READY)
-	$(BIN)/python -m pytest tests/docs -n 2 -q
+	$(BIN)/python -m pytest tests/docs -n 2 -q || $(BIN)/python -m pytest tests/docs $(AGAIN)
 
 # what takes too long for every change: many more seeds, killed and gone on with
 soak: $(READY) $(AZURITE)

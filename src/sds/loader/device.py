@@ -213,9 +213,10 @@ class DevicePrefetcher:
             The batches that are ready, one after the other.
         """
         self.pause()
-        if self._line is not None:
-            self._line.settle()
-            for sent in self._line.ready:
+        line = self._line  # the loop of another thread may end meanwhile
+        if line is not None:
+            line.settle()
+            for sent in line.ready:
                 self._copier.finish(sent)
         return self._drained()
 
@@ -226,8 +227,9 @@ class DevicePrefetcher:
 
     def cancel(self) -> None:
         """Ends the iteration that runs, from another thread: who waits there for a batch gets an SdsError soon."""
-        if self._line is not None:
-            self._line.cancel()
+        line = self._line
+        if line is not None:
+            line.cancel()
 
     def close(self) -> None:
         """Ends the thread and the loader's, in the midst of an iteration or not. Both can be used again."""

@@ -372,8 +372,7 @@ class TestStops:
         wait_for(lambda: done == ["cleaned up"])
         wait_for(lambda: not our_threads())
 
-    @pytest.mark.parametrize("is_nested", [False, True])
-    def test_cancel_our_loaders_that_wait_for_a_batch(self, make, is_nested: bool, monkeypatch: pytest.MonkeyPatch):
+    def test_cancel_our_loaders_that_wait_for_a_batch(self, make, monkeypatch: pytest.MonkeyPatch):
         """As a stop does: the wait of the thread that reads ends, when the transform that runs has."""
         monkeypatch.setattr("sds.loader.life._PATIENCE_S", 0.05)
         is_reached, is_over = threading.Event(), threading.Event()
@@ -383,8 +382,7 @@ class TestStops:
             is_over.wait(30)
             return sample
 
-        loader: Any = sds.StreamingDataLoader(make(transforms=[stall]), 4, num_threads=1)
-        loader = sds.DevicePrefetcher(loader) if is_nested else loader
+        loader = sds.StreamingDataLoader(make(transforms=[stall]), 4, num_threads=1)
         errors: list[BaseException] = []
 
         def read() -> None:
@@ -399,7 +397,7 @@ class TestStops:
         with pytest.raises(sds.SdsError, match="another thread is"):
             iter(loader)
         loader.cancel()
-        wait_for(lambda: not threads._running)  # it has given up, and waits for its transform
+        wait_for(lambda: all(each._stopping.is_set() for each in threads._running))  # it waits for its transform only
         is_over.set()
         thread.join(30)
         assert "cancelled by another thread" in str(errors[0])
@@ -665,10 +663,11 @@ class TestState:
         loader.close()
 
     def test_told_after_a_break_to_a_loader_that_is_slow_to_end(self, make, monkeypatch: pytest.MonkeyPatch):
-        is_over = threading.Event()
+        is_reached, is_over = threading.Event(), threading.Event()
 
         def stall(sample: dict[str, Any]) -> dict[str, Any]:
             if sample["__sample_key__"] > ALL[7]:
+                is_reached.set()
                 is_over.wait(30)
             return sample
 
@@ -677,6 +676,11 @@ class TestState:
         loader = sds.StreamingDataLoader(make(transforms=[stall]), 4, num_threads=1)
         prefetcher = sds.DevicePrefetcher(loader)
         for _ in prefetcher:
+            assert is_reached.wait(30)
+            line = prefetcher._line
+            assert isinstance(line, Ahead)
+            wait_for(lambda: len(line.ready) == 1)  # noqa: B023 (there is one round only)
+            time.sleep(0.05)  # its thread is inside of the loader now
             break
         with pytest.raises(sds.SdsError, match="another thread is reading from this loader") as caught:
             loader.load_state_dict(prefetcher.state_dict())

@@ -33,6 +33,19 @@ _REQUEST_TIMEOUT_S = 60.0
 _CHECK_TIMEOUT_S = 2.0  # another program on the port may take the connection and say nothing
 _ATTEMPTS = 3  # a port that was free may be taken before the server binds it
 _PORTS = range(10_000, 32_768)  # below the range that the kernel hands to outgoing connections
+# a busy server may say 500 or 503, as S3 does, and mean: ask again
+_AGAIN = urllib3.Retry(
+    connect=0,
+    read=0,
+    redirect=0,
+    status=4,
+    other=0,
+    status_forcelist=(500, 503),
+    allowed_methods=None,
+    backoff_factor=0.1,
+    raise_on_redirect=False,
+    raise_on_status=False,
+)
 
 _running: dict[int, Server] = {}
 
@@ -174,7 +187,7 @@ class Server:
         """Ask the server; an answer that is an error, and not `fine`, raises an OSError."""
         with contextlib.ExitStack() as held:
             pool = http or held.enter_context(urllib3.PoolManager())
-            answer = pool.request(method, url, body=data, headers=headers, retries=False, timeout=self._timeout_s)
+            answer = pool.request(method, url, body=data, headers=headers, retries=_AGAIN, timeout=self._timeout_s)
         if answer.status >= 300 and answer.status not in fine:
             raise Refused(f"{method} {url}: {answer.status} {answer.data[:500].decode(errors='replace')}")
         return answer
