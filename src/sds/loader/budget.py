@@ -18,7 +18,7 @@ from sds.dataset.shared import SharedBlock
 
 __all__ = ["Budget", "num_bytes"]
 
-_TAKEN, _TAKEN_BYTES, _FIRST = 0, 1, 2  # places in the block; then the bytes that each worker made
+_OWNER, _TAKEN, _TAKEN_BYTES, _FIRST = 0, 1, 2, 3  # places in the block; then the bytes that each worker made
 _POLL_S = 0.005
 
 
@@ -30,8 +30,9 @@ class Budget:
         self._block = SharedBlock(_FIRST + num_workers)
 
     def begin(self) -> None:
-        """Before workers begin an epoch: nothing was made."""
-        for k in range(len(self._block)):
+        """In the main process, before workers begin an epoch: nothing was made."""
+        self._block[_OWNER] = os.getpid()
+        for k in range(_TAKEN, len(self._block)):
             self._block[k] = 0
 
     def take(self, num_bytes: int) -> None:
@@ -47,9 +48,21 @@ class Budget:
     def wait(self, worker: int, number: int, num_bytes: int) -> None:
         """In a worker: step `number` was made, and is about to be sent. Waits for room, or until it is its turn."""
         parent = os.getppid()
-        while self._block[_TAKEN] < number and self.waiting + num_bytes > self._max_bytes and os.getppid() == parent:
+        while self._block[_TAKEN] < number and self.waiting + num_bytes > self._max_bytes:
+            if os.getppid() != parent or _is_gone(self._block[_OWNER]):
+                return  # nobody will take anything
             time.sleep(_POLL_S)
         self._block[_FIRST + worker] += num_bytes
+
+
+def _is_gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        pass
+    return False
 
 
 def num_bytes(value: Any) -> int:

@@ -60,6 +60,7 @@ def test_a_worker_whose_parent_is_gone_does_not_wait_for_ever():
         done.set()
 
     def start_and_end():
+        budget.begin()
         context.Process(target=wait_and_tell).start()
         multiprocessing.process._children.clear()  # or it would wait for its child
 
