@@ -157,6 +157,7 @@ class S3Server(_ObjectServer):
             "s3.localSocket": self._home / "s3.sock",
             "filer.localSocket": self._home / "filer.sock",
             "volume.preStopSeconds": 0,
+            "volume.max": 100_000,  # each bucket takes one; the default is as many as the free disk could hold if full
         }
         if identities := self._identities():
             options["s3.config"] = self._home / "s3.json"
