@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from sds.cli.words import AsJson, Download, IdColumn, Query, Storage, open_dataset, show
+from sds.cli.words import AsJson, Download, IdColumn, Query, Storage, open_dataset, parse_limit, show
 from sds.errors import OptionError
 
 __all__ = ["EXAMPLES", "HELP", "command"]
@@ -47,7 +47,6 @@ def command(
     from sds.observe.estimates import estimate
 
     assert src is not None
-    limit = None if cache_limit.strip().lower() == "none" else cache_limit
     # nothing of it is kept: the cache of the run is somewhere else
     with (
         tempfile.TemporaryDirectory(prefix="sds-cost-", ignore_cleanup_errors=True) as dst,
@@ -61,5 +60,5 @@ def command(
             allow_missing_columns=False,
         ) as dataset,
     ):
-        found = estimate(dataset, epochs=epochs, cache_limit=limit, prices=prices)
+        found = estimate(dataset, epochs=epochs, cache_limit=parse_limit(cache_limit), prices=prices)
     show(found.to_dict(), str(found), as_json)

@@ -103,7 +103,7 @@ def parse_storage(given: list[str] | None) -> dict[str, Any]:
 
 def parse_limit(text: str) -> int | None:
     """A limit in bytes; "none", the default, is no limit: of all limits for a folder the smallest holds."""
-    return None if text.lower() == "none" else parse_bytes(text, option="--limit")
+    return None if text.strip().lower() == "none" else parse_bytes(text, option="--limit")
 
 
 def check_name(what: str, name: str, known: list[str]) -> str:
