@@ -6,10 +6,11 @@
 
 Every row fills one tensor [batch, 16, 32, 64] of float32, again and again. `cold` has the files' pages dropped before
 (posix_fadvise), `warm` reads the same batches again. Each measurement is a process of its own; rounds interleave the
-rows; medians are printed, and the growth of peak memory in batches, mapped pages included. `torch.load mmap` keeps its
-shards mapped, `whole` loads a shard when it needs one, `npz` keeps its files open. `--loader` measures the same samples
-as shuffled batches of a StreamingDataLoader, warm, beside a plain DataLoader. Packages that are not installed are left
-out:
+rows; medians are printed, the growth of peak memory in batches, mapped pages included, and CPU time of a warm sample.
+`preadv` is the limit: bare calls for the same bytes by so many threads, their places known beforehand; `fadvise` is
+the same by one thread that asks the disk for the whole batch first. `torch.load mmap` keeps its shards mapped, `whole`
+loads a shard when it needs one, `npz` keeps its files open. `--loader` measures the same samples as shuffled batches of
+a StreamingDataLoader, warm, beside a plain DataLoader. Packages that are not installed are left out:
 
     pip install litdata pylance
 """
@@ -27,6 +28,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -60,6 +62,38 @@ def read_sds(folder: Path) -> Read:
 
     cache = TensorCache(folder)
     return lambda rows, out: cache.stack(rows, "latent", out=out)
+
+
+def read_bare(num_threads: int, folder: Path, is_asked_first: bool = False) -> Read:
+    """The limit: preadv into the tensor, and nothing else."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    from sds.tensors import TensorCache
+
+    cache, pool = TensorCache(folder), ThreadPoolExecutor(num_threads)
+    files: dict[str, int] = {}
+    places = []
+    for _, columns, row in cache.locate_all(range(len(cache))):
+        if columns.name not in files:
+            files[columns.name] = os.open(folder / f"{columns.name}.safetensors", os.O_RDONLY)
+        places.append((files[columns.name], columns.data_start + columns.starts_of(row)[0]))
+
+    def copy(part: list[tuple[int, int, memoryview]]) -> None:
+        for file, start, into in part:
+            os.preadv(file, [into], start)
+
+    def read(rows: list[int], out: torch.Tensor) -> None:
+        memory = out.view(len(rows), -1).view(torch.uint8).numpy()
+        wanted = sorted((*places[row], memory[place].data) for place, row in enumerate(rows))
+        if is_asked_first:
+            for file, start, into in wanted:
+                os.posix_fadvise(file, start, len(into), os.POSIX_FADV_WILLNEED)
+        if num_threads == 1:
+            copy(wanted)
+        else:
+            list(pool.map(copy, [wanted[start::num_threads] for start in range(num_threads)]))
+
+    return read
 
 
 def read_sds_mapped(folder: Path) -> Read:
@@ -171,6 +205,10 @@ ROWS: dict[str, tuple[str, str, Callable[[Path, int], None], Callable[[Path], Re
     "sds stack": ("sds", "sds", write_sds, read_sds, 1),
     "sds stack mmap": ("sds", "sds", write_sds, read_sds_mapped, 1),
     "sds read": ("sds", "sds", write_sds, read_sds_samples, 1),
+    "preadv, 1 thread": ("sds", "sds", write_sds, partial(read_bare, 1), 1),
+    "preadv, 4 threads": ("sds", "sds", write_sds, partial(read_bare, 4), 1),
+    "preadv, 16 threads": ("sds", "sds", write_sds, partial(read_bare, 16), 1),
+    "fadvise, preadv": ("sds", "sds", write_sds, partial(read_bare, 1, is_asked_first=True), 1),
     "torch.load mmap": ("torch", "torch", write_torch, read_torch, 1),
     "torch.load whole": ("torch", "torch", write_torch, read_torch_whole, 0.05),
     "npz": ("npz", "numpy", write_npz, read_npz, 1),
@@ -206,10 +244,11 @@ def measure(row: str, folder: Path, num: int, batch: int, num_batches: int) -> d
     before = peak_bytes()
     result = {}
     for name in ("cold", "warm", "warm"):
-        begin = time.perf_counter()
+        begin, cpu = time.perf_counter(), time.process_time()
         for rows in batches:
             read(rows, out)
         result[name] = batch * len(batches) / (time.perf_counter() - begin)
+        result["cpu"] = (time.process_time() - cpu) / (batch * len(batches))
     result["memory"] = (peak_bytes() - before) / out.nbytes
     assert torch.equal(out[3], latent_of(batches[-1][3]))
     return result
@@ -271,6 +310,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--open", type=int)
     parser.add_argument("--loader", action="store_true")
+    parser.add_argument("--only", nargs="+", metavar="ROW", choices=ROWS, help="measure these rows")
     parser.add_argument("--row", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.row:
@@ -282,7 +322,7 @@ def main() -> None:
         if given.open:
             open_large(base / f"open-{given.open}", given.open)
             return
-        rows = [row for row in ROWS if importlib.util.find_spec(ROWS[row][1])]
+        rows = [row for row in given.only or ROWS if importlib.util.find_spec(ROWS[row][1])]
         rows = [row for row in rows if ROWS[row][0] == "sds"] if given.loader else rows
         for row in rows:
             folder = base / ROWS[row][0]
@@ -302,10 +342,13 @@ def main() -> None:
                 command = [sys.executable, __file__, "--row", row, *map(str, sizes)]
                 done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
                 found[row].append(json.loads(done.stdout.splitlines()[-1]))
-        print(f"{'':18} {'cold/s':>8} {'warm/s':>8} {'memory, batches':>16}")
+        print(f"{'':18} {'cold/s':>8} {'warm/s':>8} {'memory, batches':>16} {'warm CPU, us':>13}")
         for row in rows:
             median = {name: statistics.median(each[name] for each in found[row]) for name in found[row][0]}
-            print(f"{row:18} {median['cold']:8.0f} {median['warm']:8.0f} {median['memory']:16.1f}")
+            figures = (
+                f"{median['cold']:8.0f} {median['warm']:8.0f} {median['memory']:16.1f} {1e6 * median['cpu']:13.1f}"
+            )
+            print(f"{row:18} {figures}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""`sds tensors`: tensor caches from the command line: what is in one, one out of a dataset, one out of ComfyUI's files.
+"""`sds tensors`: tensor caches from the command line: what is in one, one out of a dataset, one out of ComfyUI's files,
+and one without what nobody wants any more.
 
 A build keeps what a chain of transforms makes of each row. It can be interrupted, killed and started again: what was
 computed stays, and no tensor of it is read to find that out.
@@ -6,15 +7,15 @@ computed stays, and no tensor of it is read to find that out.
 
 from __future__ import annotations
 
-import json
 import sys
-from contextlib import redirect_stdout
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sds.cli.ray_engine import check_engine
 from sds.cli.tensors_build import Build, compute_on_ray, load_chain
-from sds.errors import OptionError
+from sds.cli.words import HELP_NAMES, AsJson, Query, Storage, show
 from sds.units import format_bytes
 
 if TYPE_CHECKING:
@@ -23,15 +24,13 @@ if TYPE_CHECKING:
 __all__ = ["app"]
 
 app = typer.Typer(
-    help="Tensor caches: look at one, build one, convert one.",
+    help="Tensor caches: look at one, build one, convert one, delete what is old in one.",
     epilog="Example:  sds tensors info latents",
     no_args_is_help=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings=HELP_NAMES,
 )
 
 _MAX_SHOWN = 8  # kinds of samples that are printed
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
 @app.command("info", epilog="Examples:  sds tensors info latents  |  sds tensors info s3://bucket/latents --json")
@@ -40,7 +39,7 @@ def info(
     verify: Annotated[bool, typer.Option("--verify", help="Read everything and compare it with its hashes.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say what is in a tensor cache; reads no tensor, unless it is to verify them."""
+    """Say what is in a tensor cache, and which generations; reads no tensor, unless it is to verify them."""
     from sds.tensors import TensorCache
 
     with TensorCache(path) as cache:
@@ -49,7 +48,7 @@ def info(
         facts = _facts(cache)
     if verify:
         facts["verified"] = True
-    print(json.dumps(facts, indent=2) if as_json else _text(facts))
+    show(facts, _text(facts), as_json)
 
 
 @app.command("import-comfyui", epilog="Example:  sds tensors import-comfyui output/my-dataset my-dataset.tensors")
@@ -66,7 +65,7 @@ def import_comfyui(
 
     with tensors.import_comfyui(folder, path, opaque="drop" if drop else "refuse") as cache:
         facts = _facts(cache)
-    print(json.dumps(facts, indent=2) if as_json else _text(facts))
+    show(facts, _text(facts), as_json)
 
 
 @app.command(
@@ -75,15 +74,16 @@ def import_comfyui(
 )
 def build(
     src: Annotated[str, typer.Argument(help="An index file, a folder, a URL: whatever a StreamingDataset takes.")],
-    path: Annotated[str, typer.Argument(help="The tensor cache to write, or to go on with.")],
+    path: Annotated[str, typer.Argument(help="The tensor cache to write, or to go on with: a local folder.")],
     transforms: Annotated[
         str, typer.Option(help="module:name of a chain: a list of transforms, or a function that returns one.")
     ],
     threads: Annotated[int | None, typer.Option(min=1, help="Threads that compute. Default: the cores.")] = None,
     download: Annotated[list[str] | None, typer.Option(help="A column to download; may be repeated.")] = None,
     id_column: Annotated[str, typer.Option("--id", help="The column of ids: the keys of the cache.")] = "index",
-    query: Annotated[str | None, typer.Option(help="A SELECT over a table named dataframe.")] = None,
+    query: Query = None,
     dst: Annotated[str | None, typer.Option(help="The cache folder of fetched files.")] = None,
+    storage: Storage = None,
     shard_size: Annotated[str, typer.Option(help="Bytes of tensors per file.")] = "512mb",
     version: Annotated[str | None, typer.Option(help="Says what the chain does, in place of its code's hash.")] = None,
     engine: Annotated[str | None, typer.Option(help="ray: spread over Ray's workers, which share PATH.")] = None,
@@ -99,32 +99,61 @@ def build(
     from sds.observe import ProgressBar
     from sds.tensors import TensorCache
 
-    asked = Build(src, path, transforms, threads, download, id_column, query, dst, shard_size, version)
-    if engine == "ray":
+    asked = Build(src, path, transforms, threads, download, id_column, query, dst, shard_size, version, storage)
+    asked.check()
+    is_spread = check_engine(engine, num_workers=num_workers, worker_gpus=worker_gpus)
+    if is_spread:
         load_chain(transforms)  # what is wrong with it is told before anything is started
-        with redirect_stdout(sys.stderr):  # Ray speaks of what dies; results alone are for stdout
-            compute_on_ray(asked, num_workers or 2, worker_gpus or 0.0)
-    elif engine is not None:
-        raise OptionError(f"engine is unknown: {engine!r}", hint="'ray', or leave it out for this process")
-    elif num_workers is not None or worker_gpus is not None:
-        hint = "add --engine ray; in this process, --threads says how many compute side by side"
-        raise OptionError("--num-workers and --worker-gpus are for an engine", hint=hint)
+        compute_on_ray(asked, num_workers or 2, worker_gpus or 0.0)
     with asked.open() as dataset, asked.load(dataset) as loader:
+        memory, num_rows = dataset.delivery.pipeline.memory, len(dataset)
+        assert memory is not None
         bar = ProgressBar(loader, f"build {path}", unit="steps")
         for _ in bar:
-            bar.note(f"{loader.stats().samples} samples")
+            there = f", {memory.num_found} were there" if memory.num_found and not is_spread else ""
+            bar.note(f"{loader.stats().samples} samples{there}")
+        num_found = min(memory.num_found, num_rows)  # stand-ins may be among them
         failures = list({failure.key: failure for failure in dataset.quarantine()}.values())  # stand-ins may repeat one
     with TensorCache(path) as cache:
-        facts = {**_facts(cache), "rows": len(dataset), "failures": len(failures)}
-    print(json.dumps(facts, indent=2) if as_json else _text(facts))
+        facts = {**_facts(cache), "rows": num_rows, "failures": len(failures)}
+    if not is_spread:  # else: what the workers made would count
+        facts["already_there"] = num_found
+    show(facts, _text(facts), as_json)
     for failure in failures[:_MAX_SHOWN]:
         print(f"failed: {failure.key} at stage {failure.stage}: {failure.reason}", file=sys.stderr)
     if failures:
         raise typer.Exit(1)
 
 
+@app.command(
+    "prune", epilog="Examples:  sds tensors prune latents  |  sds tensors prune latents --keep 'code 5b1d87d17778fe31'"
+)
+def prune(
+    path: Annotated[str, typer.Argument(help="A tensor cache: a local folder.")],
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FINGERPRINT", help="A generation that stays; may be repeated. Default: the current one alone."
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Delete older generations of a tensor cache: what other transforms or arguments made."""
+    from sds.tensors.generations import prune as delete
+
+    deleted = delete(path, keep or ())
+    num_bytes = sum(each.bytes for each in deleted)
+    lines = [f"deleted: {_line(asdict(each))}" for each in deleted]
+    lines.append(f"{format_bytes(num_bytes)} in {len(deleted)} generations deleted: {path}")
+    show({"path": path, "bytes": num_bytes, "deleted": [asdict(each) for each in deleted]}, "\n".join(lines), as_json)
+
+
 def _facts(cache: TensorCache) -> dict[str, Any]:
     """What is in a cache, for people and for JSON."""
+    from sds.tensors.catalog import load
+    from sds.tensors.generations import generations_of
+    from sds.tensors.local import LocalPlace
+
     numbers, infos = cache.buckets()
     kinds = [
         {
@@ -136,13 +165,14 @@ def _facts(cache: TensorCache) -> dict[str, Any]:
         }
         for number, each in enumerate(infos)
     ]
+    catalog = load(cache.place, is_listed=isinstance(cache.place, LocalPlace))
     return {
         "path": cache.path,
         "samples": len(cache),
         "bytes": cache.nbytes,
         "shards": len(cache.shard_names),
         "fingerprint": cache.fingerprint,
-        "other_fingerprints": [each for each in cache.fingerprints if each != cache.fingerprint],
+        "generations": [asdict(each) for each in generations_of(catalog)],
         "kinds": sorted(kinds, key=lambda kind: -kind["samples"]),
     }
 
@@ -152,8 +182,9 @@ def _text(facts: dict[str, Any]) -> str:
         f"{facts['samples']} samples, {format_bytes(facts['bytes'])} in {facts['shards']} shards: {facts['path']}",
         f"made by: {facts['fingerprint'] or '(not said)'}",
     ]
-    if facts["other_fingerprints"]:
-        lines.append(f"older generations: {', '.join(map(repr, facts['other_fingerprints']))}")
+    if len(facts["generations"]) > 1:
+        lines.append(f"{len(facts['generations'])} generations, the oldest first:")
+        lines += [f"  {_line(each)}" for each in facts["generations"]]
     for kind in facts["kinds"][:_MAX_SHOWN]:
         lines.append(f"{kind['samples']} samples with")
         lines += [f"  {field}: {each['dtype']} {each['shape']}" for field, each in kind["tensors"].items()]
@@ -163,4 +194,13 @@ def _text(facts: dict[str, Any]) -> str:
         lines.append("verified: every hash is right")
     if "failures" in facts:
         lines.append(f"rows: {facts['rows']}, failed: {facts['failures']}")
+    if facts.get("already_there"):
+        lines.append(f"already there: {facts['already_there']} of {facts['rows']}")
     return "\n".join(lines)
+
+
+def _line(generation: dict[str, Any]) -> str:
+    """A generation, in one line."""
+    size = f"{generation['samples']} samples, {format_bytes(generation['bytes'])}"
+    current = " (current)" if generation["is_current"] else ""
+    return f"{generation['fingerprint'] or '(not said)'}: {size}{current}"

@@ -9,11 +9,17 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from sds.cli.hints import for_shell
+from sds.cli.ray_engine import run_on_ray
+from sds.cli.words import open_dataset
 from sds.errors import OptionError, SdsError
+from sds.units import parse_bytes
+from sds.urls import is_remote, redact
 
 if TYPE_CHECKING:
     from sds.dataset import StreamingDataset
@@ -21,10 +27,9 @@ if TYPE_CHECKING:
     from sds.types import Sample
     from sds.world import World
 
-__all__ = ["Build", "KeepKey", "check_resources", "compute_on_ray", "load_chain"]
+__all__ = ["Build", "KeepKey", "compute_on_ray", "load_chain"]
 
 _BATCH = 8  # rows per step of a build: what a bar counts, and what an interrupt may cost in time
-_NUM_RESTARTS = 5  # of a share whose worker died
 
 
 @dataclass(frozen=True)
@@ -41,31 +46,62 @@ class Build:
     dst: str | None = None
     shard_size: str = "512mb"
     version: str | None = None
+    storage: list[str] | None = None
     folder: str = field(default_factory=os.getcwd)
 
     def open(self, world: World | None = None) -> StreamingDataset:
-        """The dataset whose samples are remembered in the folder."""
-        import sds
+        """The dataset whose samples are remembered in the folder, in the order of the rows.
+
+        Raises:
+            OptionError: something that was typed is impossible.
+        """
         from sds.transforms import Remember
 
+        self.check()
         remember = Remember(
             load_chain(self.transforms), self.path, version=self.version, by="key", shard_size=self.shard_size
         )
-        return sds.StreamingDataset(
-            self.src,
-            self.dst,
-            transforms=[remember, KeepKey()],
-            columns_to_download=self.download,
-            index_col_name=self.id_column,
-            sql_query=self.query,
-            world=world,
-        )
+        remember.is_ordered = True
+        with _in_typed_words():
+            return open_dataset(
+                self.src,
+                dst=self.dst,
+                download=self.download,
+                id_column=self.id_column,
+                query=self.query,
+                storage=self.storage,
+                transforms=[remember, KeepKey()],
+                world=world,
+                allow_missing_columns=False,
+            )
+
+    def check(self) -> None:
+        """What can be said before anything is opened.
+
+        Raises:
+            OptionError: the cache cannot be where it is wanted, or its shards not of that size.
+        """
+        parse_bytes(self.shard_size, option="--shard-size")
+        if is_remote(self.path):
+            hint = "build into a local folder, and copy that to the store: it can be read there by its URL"
+            raise OptionError(f"PATH is not local: {redact(self.path)}", hint=hint)
 
     def load(self, dataset: StreamingDataset) -> StreamingDataLoader:
         """The loader that goes through it."""
         import sds
 
         return sds.StreamingDataLoader(dataset, _BATCH, num_threads=self.threads, collate_fn=len)
+
+
+@contextmanager
+def _in_typed_words() -> Iterator[None]:
+    """Errors begin with what was typed, not with the keyword that it became; hints are translated when shown."""
+    try:
+        yield
+    except SdsError as error:
+        keyword, space, rest = error.message.partition(" ")
+        error.message = f"{for_shell(keyword)}{space}{rest}"
+        raise
 
 
 class KeepKey:
@@ -94,41 +130,8 @@ def compute_on_ray(build: Build, num_workers: int, num_gpus: float = 0.0) -> Non
         OptionError: Ray is not installed, or no machine of it has what a worker needs.
         SdsError: what a worker raised; or one died again and again.
     """
-    try:
-        import ray
-    except ImportError as error:
-        hint = "pip install 'streaming-dataset[ray]'; or leave --engine out"
-        raise OptionError("engine 'ray' needs the package ray", hint=hint) from error
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    is_ours = not ray.is_initialized()
-    if is_ours:
-        ray.init(include_dashboard=False, log_to_driver=False, logging_level="error")
-    try:
-        check_resources([node["Resources"] for node in ray.nodes() if node["Alive"]], num_gpus)
-        run = ray.remote(num_cpus=1, num_gpus=num_gpus, max_retries=_NUM_RESTARTS)(compute_share)
-        waiting = [run.remote(build, rank, num_workers) for rank in range(num_workers)]
-        while waiting:
-            done, waiting = ray.wait(waiting)
-            ray.get(done)
-            print(f"{num_workers - len(waiting)} of {num_workers} shares are done", file=sys.stderr)
-    except ray.exceptions.RayTaskError as error:
-        raise (error.cause if isinstance(error.cause, SdsError) else error) from None
-    except ray.exceptions.RayError as error:
-        hint = "was it killed for want of memory? What was computed is kept: start the build again, with fewer workers"
-        raise SdsError(f"a worker of Ray died again and again: {type(error).__name__}", hint=hint) from error
-    finally:
-        if is_ours:
-            ray.shutdown()
-
-
-def check_resources(nodes: Sequence[Mapping[str, float]], num_gpus: float) -> None:
-    """OptionError if no machine of Ray has what a worker needs: Ray itself would wait for one, for ever."""
-    if num_gpus > 1 and num_gpus % 1:
-        raise OptionError(f"worker_gpus is no whole number: {num_gpus}", hint="several GPUs are whole ones, such as 2")
-    if not any(node.get("CPU", 0) >= 1 and node.get("GPU", 0) >= num_gpus for node in nodes):
-        there = "; ".join(f"{node.get('CPU', 0):g} CPUs, {node.get('GPU', 0):g} GPUs" for node in nodes) or "none"
-        hint = "lower --worker-gpus, or start Ray on machines that have them (RAY_ADDRESS says which Ray)"
-        raise OptionError(f"no machine of Ray has 1 CPU and {num_gpus:g} GPUs; there are: {there}", hint=hint)
+    tasks = [(build, rank, num_workers) for rank in range(num_workers)]
+    run_on_ray(compute_share, tasks, num_workers=num_workers, num_gpus=num_gpus)
 
 
 def load_chain(name: str) -> list[Any]:

@@ -17,12 +17,14 @@ import numpy as np
 import numpy.typing as npt
 
 from sds.tensors.format import FORMAT, VERSION, Entry, corrupt, digest, encode_header, parse_header
-from sds.tensors.layout import Bucket, check_bucket
+from sds.tensors.layout import Bucket, Slot, check_bucket
 
 __all__ = ["Columns", "Place", "Record", "Facts", "encode_columns", "read_facts"]
 
 Ints = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
+
+_MAX_KNOWN = 64  # fields (of one shape and dtype) whose starts are kept: 8 bytes a sample each
 
 _DTYPES: dict[str, np.dtype[Any]] = {"U8": np.dtype("u1"), "I64": np.dtype("<i8")}
 
@@ -124,11 +126,16 @@ class Columns:
         self.starts = self._ints("starts", None)
         self.digests = self._bytes("digests").reshape(-1, 16)
         self.key_hashes = self._bytes("key_hashes").reshape(-1, 16)
-        self._keys = self._bytes("keys")
-        self._skeletons = self._bytes("skeletons")
+        self._keys = self._bytes("keys").data
+        self._skeletons = self._bytes("skeletons").data
+        # one number of a view costs a tenth of one of an array
+        self._key_ends, self._skeleton_ends, self._block_ends, self._bucket_numbers = (
+            column.data for column in (self.key_ends, self.skeleton_ends, self.block_ends, self.bucket)
+        )
         if len(self.key_hashes) != num or len(self.digests) != len(self.starts):
             raise corrupt(name, "its columns differ in length")
         self._buckets: list[Bucket] | None = None
+        self._starts: dict[tuple[str, str, tuple[int, ...]], memoryview] = {}
 
     @property
     def buckets(self) -> list[Bucket]:
@@ -145,53 +152,85 @@ class Columns:
     def key(self, row: int) -> str:
         """The key of a sample."""
         try:
-            return self._text(self._keys, self.key_ends, row).decode()
+            return self._text(self._keys, self._key_ends, row).decode()
         except UnicodeDecodeError as error:
             raise corrupt(self.name, f"the key of row {row} is no text") from error
 
     def skeleton(self, row: int) -> bytes:
         """The skeleton of a sample."""
-        return self._text(self._skeletons, self.skeleton_ends, row)
+        return self._text(self._skeletons, self._skeleton_ends, row)
 
     def bucket_of(self, row: int) -> Bucket:
         """The bucket of a sample."""
-        number = int(self.bucket[row])
-        if not 0 <= number < len(self.buckets):
-            raise corrupt(self.name, f"row {row} is of bucket {number} of {len(self.buckets)}")
-        return self.buckets[number]
+        number, buckets = self._bucket_numbers[row], self.buckets
+        if not 0 <= number < len(buckets):
+            raise corrupt(self.name, f"row {row} is of bucket {number} of {len(buckets)}")
+        return buckets[number]
 
     def blocks_of(self, row: int) -> tuple[list[int], list[bytes]]:
         """Starts of a sample's blocks in the shard's data, and their digests; all are inside."""
-        start, stop = self._range(self.block_ends, row, len(self.starts))
-        sizes = self.bucket_of(row).blocks
-        starts = self.starts[start:stop].tolist()
-        room = self.num_bytes - self.data_start
-        if len(starts) != len(sizes) or not all(0 <= at <= room - size for at, size in zip(starts, sizes, strict=True)):
-            raise corrupt(self.name, f"row {row} has blocks at {starts} of {room} bytes")
-        return starts, [self.digests[place].tobytes() for place in range(start, stop)]
+        return self.starts_of(row), self.digests_of(row)
 
-    def starts_of(self, rows: Ints, number: int) -> Ints:
-        """Starts of one of their blocks for several samples of one bucket: all are inside."""
-        sizes = self.bucket_of(int(rows[0])).blocks
-        ends = self.block_ends[rows]
-        first = np.where(rows > 0, self.block_ends[rows - 1], 0)
-        if (ends - first != len(sizes)).any() or first.min() < 0 or ends.max() > len(self.starts):
-            raise corrupt(self.name, "samples with more or fewer blocks than their bucket")
-        found: Ints = self.starts[first + number]
-        if found.min() < 0 or found.max() > self.num_bytes - self.data_start - sizes[number]:
-            raise corrupt(self.name, f"a block at {found.max()} of {self.num_bytes - self.data_start} bytes")
+    def starts_of(self, row: int) -> list[int]:
+        """Starts of a sample's blocks in the shard's data: all are inside."""
+        start, stop = self._range(self._block_ends, row, len(self.starts))
+        sizes = self.bucket_of(row).blocks
+        starts: list[int] = self.starts[start:stop].tolist()
+        room = self.num_bytes - self.data_start
+        if len(starts) == len(sizes):
+            for at, size in zip(starts, sizes, strict=True):
+                if not 0 <= at <= room - size:
+                    break
+            else:
+                return starts
+        raise corrupt(self.name, f"row {row} has blocks at {starts} of {room} bytes")
+
+    def digests_of(self, row: int) -> list[bytes]:
+        """Hashes of a sample's blocks."""
+        start, stop = self._range(self._block_ends, row, len(self.starts))
+        return [self.digests[place].tobytes() for place in range(start, stop)]
+
+    def field_starts(self, like: Slot) -> memoryview:
+        """Where all samples have the field of a slot in the shard's data, to be indexed by row.
+
+        It is -1 where somebody has to look: the sample has no tensor there, or another one, or one without elements, or
+        a view of others, or one that lies outside.
+        """
+        key = like.field, like.dtype, like.shape
+        known = self._starts.get(key)
+        if known is None:
+            if len(self._starts) >= _MAX_KNOWN:
+                self._starts.clear()
+            known = self._starts[key] = self._field_starts(like).data
+        return known
+
+    def _field_starts(self, like: Slot) -> Ints:
+        found = np.full(self.num_samples, -1, np.int64)
+        firsts = np.concatenate([np.zeros(1, np.int64), self.block_ends])[:-1]
+        nums = self.block_ends - firsts
+        is_inside = (firsts >= 0) & (nums >= 0) & (self.block_ends <= len(self.starts))
+        for number, bucket in enumerate(self.buckets):
+            slot = next((slot for slot in bucket.slots if slot.field == like.field), None)
+            if slot is None or (slot.dtype, slot.shape) != (like.dtype, like.shape) or slot.offset is not None:
+                continue
+            size = bucket.blocks[slot.block]
+            rows = np.flatnonzero((self.bucket == number) & is_inside & (nums == len(bucket.blocks)))
+            if size and len(rows):
+                starts = self.starts[firsts[rows] + slot.block]
+                fits = (starts >= 0) & (starts <= self.num_bytes - self.data_start - size)
+                found[rows[fits]] = starts[fits]
         return found
 
     def sha256(self) -> str:
         """The hash of the file."""
         return hashlib.sha256(self._map).hexdigest()
 
-    def _text(self, text: Bytes, ends: Ints, row: int) -> bytes:
+    def _text(self, text: memoryview, ends: memoryview, row: int) -> bytes:
         start, stop = self._range(ends, row, len(text))
         return text[start:stop].tobytes()
 
-    def _range(self, ends: Ints, row: int, limit: int) -> tuple[int, int]:
-        start, stop = int(ends[row - 1]) if row else 0, int(ends[row])
+    def _range(self, ends: memoryview, row: int, limit: int) -> tuple[int, int]:
+        start, stop = ends[row - 1] if row else 0, ends[row]
         if not 0 <= start <= stop <= limit:
             raise corrupt(self.name, f"row {row} lies at [{start}, {stop}) of {limit}")
         return start, stop

@@ -14,6 +14,7 @@ import re
 import types
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -29,6 +30,7 @@ __all__ = ["import_comfyui"]
 _log = logging.getLogger("sds")
 _SHARD = re.compile(r"shard_(\d+)\.pkl", re.ASCII)
 _MAX_METADATA = 1 << 20
+_DROP = "opaque='drop' leaves such objects out; on the command line: --drop-opaque"
 
 
 def import_comfyui(
@@ -56,17 +58,34 @@ def import_comfyui(
     if opaque not in ("refuse", "drop"):
         raise OptionError(f"opaque is unknown: {opaque!r}", hint="'refuse' or 'drop'")
     files = _files(Path(folder))
-    with TensorCacheWriter(path, shard_size) as writer:
-        for file in files:
-            for place, sample in _samples(file, opaque == "drop"):
-                key = f"{file.stem}/{place}"
-                if key not in writer:
-                    try:
-                        writer.add(key, sample)
-                    except TensorCacheError as error:
-                        message = f"ComfyUI dataset cannot be converted: {file}: {place}: {error.message}"
-                        raise TensorCacheError(message, hint=error.hint, url=str(file), key=key) from error
+    was_there = os.path.lexists(path)
+    try:
+        with TensorCacheWriter(path, shard_size) as writer:
+            for file in files:
+                _convert(file, writer, opaque == "drop")
+    except TensorCacheError:
+        if not was_there:
+            _remove_if_empty(Path(path))
+        raise
     return TensorCache(path)
+
+
+def _convert(file: Path, writer: TensorCacheWriter, drop: bool) -> None:
+    for place, sample in _samples(file, drop):
+        key = f"{file.stem}/{place}"
+        if key not in writer:
+            try:
+                writer.add(key, sample)
+            except TensorCacheError as error:
+                message = f"ComfyUI dataset cannot be converted: {file}: sample {place}: {error.message}"
+                raise TensorCacheError(message, hint=error.hint, url=str(file), key=key) from error
+
+
+def _remove_if_empty(folder: Path) -> None:
+    """What was refused before its first sample leaves nothing; one that was taken waits for the next try."""
+    for each in (folder / ".parts", folder):
+        with suppress(OSError):  # it has something in it, or is no folder
+            each.rmdir()
 
 
 def _files(folder: Path) -> list[Path]:
@@ -81,7 +100,7 @@ def _files(folder: Path) -> list[Path]:
     if expected is not None:
         missing = [number for number in range(expected) if number not in named]
         if missing:
-            fact = f"shard {missing[0]} of {expected} is not there"
+            fact = f"shard_{missing[0]:04d}.pkl is not there; metadata.json tells of {expected} shards"
             raise TensorCacheError(f"ComfyUI dataset is incomplete: {folder}: {fact}", hint="copy it again, whole")
         if len(numbers) > expected:
             _log.warning("%s: %d shards are left-overs and were not read", folder, len(numbers) - expected)
@@ -129,7 +148,7 @@ def _load(file: Path, drop: bool) -> Any:
         named = re.search(r"GLOBAL ([\w.]+)", str(error))
         if named:
             message = f"ComfyUI dataset holds an opaque object: {file}: {named[1]}"
-            raise TensorCacheError(message, hint="opaque='drop' leaves such objects out", url=str(file)) from error
+            raise TensorCacheError(message, hint=_DROP, url=str(file)) from error
         reason = (str(error).strip() or type(error).__name__).split("\n")[0][:300]
         hint = "a shard is what torch.save wrote: copy it again, or save it with a current version"
         raise TensorCacheError(f"ComfyUI dataset cannot be read: {file}: {reason}", hint=hint, url=str(file)) from error

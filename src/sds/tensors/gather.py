@@ -14,7 +14,7 @@ import torch
 
 from sds.tensors import skeleton
 from sds.tensors.columns import Columns
-from sds.tensors.layout import Bucket, unpack, view_of
+from sds.tensors.layout import DTYPES, Bucket, unpack, view_of
 from sds.tensors.local import LocalPlace
 from sds.tensors.places import Want
 
@@ -34,13 +34,12 @@ class _Entry(NamedTuple):
     row: int
     bucket: Bucket
     starts: list[int]
-    digests: list[bytes]
-    data: list[torch.Tensor]  # [n] uint8 each
+    data: list[torch.Tensor | None]  # [n] uint8 each; None: a row of a piece
 
 
 def can_gather(cache: TensorCache) -> bool:
     """Whether samples of a cache can be read together: it is local, and not mapped."""
-    return isinstance(cache.place, LocalPlace) and cache.access == "pread"
+    return cache.access == "pread" and isinstance(cache.place, LocalPlace)
 
 
 class Gathered:
@@ -54,48 +53,64 @@ class Gathered:
 
     def __init__(self, cache: TensorCache, positions: Sequence[int], *, is_batch: bool = False) -> None:
         self._cache = cache
-        self.memory: list[torch.Tensor] = []  # pieces that hold a tensor of every sample, in their order
-        found = [cache.locate(position) for position in positions]
+        found = cache.locate_all(positions)
         buckets = [columns.bucket_of(row) for _, columns, row in found]
         is_alike = is_batch and len({bucket.blocks for bucket in buckets}) == 1
-        shared = {
-            number: torch.empty(len(found), size, dtype=torch.uint8)
-            for number, size in enumerate(buckets[0].blocks if is_alike else ())
+        sizes = buckets[0].blocks if is_alike else ()
+        # block -> memory that holds this block of every sample, in their order: [n, size] uint8
+        self._pieces = {
+            number: cache.spare.take(len(found) * size).view(len(found), size)
+            for number, size in enumerate(sizes)
             if size and not size % _ALIGNED
         }
-        self.memory.extend(shared.values())
+        self._views = {number: view_of(piece.view(-1)) for number, piece in self._pieces.items()}
+        self._rows: dict[tuple[int, str, tuple[int, ...]], tuple[torch.Tensor, ...]] = {}
         self._entries = []
-        for k, ((shard, columns, row), bucket) in enumerate(zip(found, buckets, strict=True)):
+        for (shard, columns, row), bucket in zip(found, buckets, strict=True):
             data = [
-                shared[number][k] if number in shared else torch.empty(size, dtype=torch.uint8)
+                None if number in self._pieces else torch.empty(size, dtype=torch.uint8)
                 for number, size in enumerate(bucket.blocks)
             ]
-            self._entries.append(_Entry(shard, columns, row, bucket, *columns.blocks_of(row), data))
+            self._entries.append(_Entry(shard, columns, row, bucket, columns.starts_of(row), data))
+
+    @property
+    def memory(self) -> list[torch.Tensor]:
+        """Pieces that hold a tensor of every sample, in their order."""
+        return list(self._pieces.values())
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def read(self, start: int = 0, stop: int | None = None) -> None:
+    def read(self, start: int = 0, stop: int | None = None, *, num_threads: int = 1) -> None:
         """Reads the samples [start, stop). ShardCorrupt if a shard is not what was written."""
-        entries = self._entries[start:stop]
         jobs: dict[int, tuple[Columns, list[Want]]] = {}
-        first: dict[tuple[int, int, int], torch.Tensor] = {}  # blocks that several samples have are read once
-        copies: list[tuple[torch.Tensor, torch.Tensor]] = []
-        for entry in entries:
-            _, wants = jobs.setdefault(entry.shard, (entry.columns, []))
-            for at, data, size in zip(entry.starts, entry.data, entry.bucket.blocks, strict=True):
-                known = first.setdefault((entry.shard, at, size), data)
-                if known is not data:
-                    copies.append((data, known))
-                elif size:
-                    wants.append(Want(at, view_of(data)))
-        self._cache.place.read_all([jobs[shard] for shard in sorted(jobs)])
-        for data, known in copies:
-            data.copy_(known)
+        first: dict[tuple[int, int, int], memoryview] = {}  # blocks that several samples have are read once
+        copies: list[tuple[memoryview, memoryview]] = []
+        places = range(len(self))[start:stop]
+        for k in places:
+            entry = self._entries[k]
+            shard, sizes = entry.shard, entry.bucket.blocks
+            _, wants = jobs.setdefault(shard, (entry.columns, []))
+            for number, at in enumerate(entry.starts):
+                if size := sizes[number]:
+                    into = self._memory_of(k, number, size)
+                    known = first.setdefault((shard, at, size), into)
+                    if known is into:
+                        wants.append((at, into))
+                    else:
+                        copies.append((into, known))
+        self._cache.place.read_all([jobs[shard] for shard in sorted(jobs)], num_threads)
+        for into, known in copies:
+            into[:] = known
         if self._cache.verify_reads:
-            for entry in entries:
-                for mark, data in zip(entry.digests, entry.data, strict=True):
-                    self._cache.check(mark, view_of(data), entry.shard)
+            for k in places:
+                entry = self._entries[k]
+                for number, mark in enumerate(entry.columns.digests_of(entry.row)):
+                    self._cache.check(mark, self._memory_of(k, number, entry.bucket.blocks[number]), entry.shard)
+
+    def _memory_of(self, k: int, number: int, size: int) -> memoryview:
+        data = self._entries[k].data[number]
+        return self._views[number][k * size : (k + 1) * size] if data is None else view_of(data)
 
     def sample(self, k: int) -> Any:
         """The sample at a place, after it was read."""
@@ -104,10 +119,23 @@ class Gathered:
 
         def tensor(number: int, is_array: bool) -> Any:
             if (number, is_array) not in made:
-                slot = entry.bucket.slots[number]
-                value = unpack(slot, entry.data[slot.block])
+                value = self._tensor(k, entry, number)
                 made[number, is_array] = value.numpy() if is_array else value
             return made[number, is_array]
 
         columns = entry.columns
         return skeleton.decode(columns.name, columns.skeleton(entry.row), len(entry.bucket.slots), tensor)
+
+    def _tensor(self, k: int, entry: _Entry, number: int) -> torch.Tensor:
+        slot = entry.bucket.slots[number]
+        data = entry.data[slot.block]
+        if data is not None:
+            return unpack(slot, data)
+        if slot.offset is not None or slot.stride is not None:
+            return unpack(slot, self._pieces[slot.block][k])
+        key = slot.block, slot.dtype, slot.shape
+        rows = self._rows.get(key)
+        if rows is None:  # all at once: a view of each would cost more than what is read
+            whole = self._pieces[slot.block].view(-1).view(DTYPES[slot.dtype])
+            rows = self._rows[key] = whole.view(len(self), *slot.shape).unbind(0)
+        return rows[k]

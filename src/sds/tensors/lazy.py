@@ -14,7 +14,7 @@ import torch
 
 from sds.tensors.layout import DTYPES, Slot, unpack
 
-__all__ = ["LazyBlock", "LazyTensor", "blocks_in", "realize"]
+__all__ = ["LazyBlock", "LazyTensor", "blocks_in", "lazy_in", "realize"]
 
 
 class Reader(Protocol):
@@ -199,11 +199,16 @@ def _read(tensors: list[LazyTensor], keep: bool) -> list[Any]:
     return values
 
 
-def blocks_in(value: Any) -> list[LazyBlock]:
-    """The blocks of all lazy tensors in a sample; whoever has their bytes may fill in `data`, and nothing is read."""
+def lazy_in(value: Any) -> list[LazyTensor]:
+    """The lazy tensors in a sample, in their order."""
     lazy: dict[int, LazyTensor] = {}
     _collect(value, lazy)
-    return list({id(each._block): each._block for each in lazy.values()}.values())
+    return list(lazy.values())
+
+
+def blocks_in(value: Any) -> list[LazyBlock]:
+    """The blocks of all lazy tensors in a sample; whoever has their bytes may fill in `data`, and nothing is read."""
+    return list({id(each._block): each._block for each in lazy_in(value)}.values())
 
 
 def _collect(value: Any, found: dict[int, LazyTensor]) -> None:

@@ -9,46 +9,28 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from sds.errors import TensorCacheError
 from sds.tensors.columns import Columns
 from sds.tensors.format import corrupt, is_name
-from sds.tensors.places import Job, Want, coalesced
+from sds.tensors.hands import Hands, taken
+from sds.tensors.places import Job, Want
+from sds.tensors.runs import OpenFile, Run, after, expect, is_near, read_now, runs_of
 
 __all__ = ["LocalPlace"]
 
-# Reading on is cheaper than asking again: up to such a gap between two blocks
-_GAP = 16 << 10
 _MAX_OPEN = 256
-
-
-class _File:
-    """An open file that is closed when nobody holds it: a thread may still read what another one has put aside."""
-
-    __slots__ = ("number",)
-
-    def __init__(self, path: Path) -> None:
-        self.number = -1
-        self.number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-
-    def __del__(self) -> None:
-        if self.number >= 0:
-            os.close(self.number)
-
-
-class _Run(NamedTuple):
-    """One read: neighbouring bytes of a shard, into several pieces of memory."""
-
-    columns: Columns
-    file: _File
-    start: int
-    buffers: list[memoryview]
+_WORTH = 1 << 20  # bytes for which it is worth to wake another thread
+_NUM_LOOKS = 8  # mapped blocks of a batch that are looked at to see whether it is in memory
 
 
 class LocalPlace:
@@ -57,14 +39,16 @@ class LocalPlace:
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)
         self.num_reads = self.num_bytes_read = 0
-        self._files: dict[str, _File] = {}
+        self._files: dict[str, OpenFile] = {}
         self._maps: dict[str, mmap.mmap] = {}
+        self._hands = Hands()
+        self._is_cold = False  # whether the disk was needed for what was read last
 
     def read_file(self, name: str) -> bytes | None:
         """A small file, whole; None if it is not there."""
         try:
             return (self.folder / name).read_bytes()
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
 
     def names(self) -> list[str]:
@@ -90,30 +74,40 @@ class LocalPlace:
         """Fills the wanted memory, by as few reads as is sensible, in the order of the file."""
         self.read_all([(columns, wants)])
 
-    def read_all(self, jobs: Sequence[Job]) -> None:
-        """The same, from several shards: what is in memory first, while the disk works on the rest."""
-        runs = [
-            _Run(columns, self._file(columns), columns.data_start + run[0].start, _buffers(run))
-            for columns, wants in jobs
-            for run in coalesced(wants, _GAP)
-        ]
-        waiting = []
-        for run in runs:
-            done, size = _read_now(run), sum(map(len, run.buffers))
-            self.num_reads += 1
-            self.num_bytes_read += size
-            if done < size:
-                os.posix_fadvise(run.file.number, run.start + done, size - done, os.POSIX_FADV_WILLNEED)
-                waiting.append((run, done, size))
-        for run, done, size in waiting:
-            while done < size:
-                with self._reading(run.columns):
-                    got = os.preadv(run.file.number, _after(run.buffers, done), run.start + done)
-                if not got:
-                    self._files.pop(run.columns.name, None)
-                    fact = f"it ends at byte {run.start + done} of {run.columns.num_bytes}"
-                    raise corrupt(run.columns.name, fact)
-                done += got
+    def read_all(self, jobs: Sequence[Job], num_threads: int = 1) -> None:
+        """The same, from several shards: what is in memory first, while the disk works on the rest.
+
+        Args:
+            jobs: shards, and what is wanted of each.
+            num_threads: how many threads may copy at once.
+        """
+        runs = [run for columns, wants in jobs for run in runs_of(columns, self._file(columns), wants)]
+        num_bytes = sum([size for _, _, _, size, _ in runs])
+        self.num_reads += len(runs)
+        self.num_bytes_read += num_bytes
+        if len(runs) == 1:  # the kernel knows best how to read on
+            self._finish(runs[0], 0)
+            return
+        if self._is_cold:  # asked for all at once, before a read that fails lets the kernel guess
+            for run in runs:
+                expect(run)
+        waiting: list[tuple[Run, int]] = []
+        num_threads = 1 if self._is_cold else min(num_threads, num_bytes // _WORTH)
+        self._hands.share(num_threads, partial(_read_now, deque(runs), waiting))
+        self._is_cold = bool(waiting)
+        for run, done in waiting:
+            self._finish(run, done)
+
+    def _finish(self, run: Run, done: int) -> None:
+        """Waits for the rest of a run."""
+        columns, file, start, size, buffers = run
+        while done < size:
+            with self._reading(columns):
+                got = os.preadv(file.number, after(buffers, done), start + done)
+            if not got:
+                self._files.pop(columns.name, None)
+                raise corrupt(columns.name, f"it ends at byte {start + done} of {columns.num_bytes}")
+            done += got
 
     @contextmanager
     def _reading(self, columns: Columns) -> Iterator[None]:
@@ -130,23 +124,44 @@ class LocalPlace:
         """Blocks (shard, start, size) as pages of the file; writing to one changes this process's copy of them."""
         views = []
         for columns, start, size in blocks:
-            known = self._maps.get(columns.name)
-            if known is None:
-                known = mmap.mmap(self._file(columns).number, 0, access=mmap.ACCESS_COPY)
-                self._maps[columns.name] = known
             start += columns.data_start
             if len(blocks) > 1:  # the disk works on all of them while the first is touched
                 os.posix_fadvise(self._file(columns).number, start, size, os.POSIX_FADV_WILLNEED)
-            views.append(torch.frombuffer(known, dtype=torch.uint8, count=size, offset=start) if size else _nothing())
+            pages = self._pages(columns)
+            views.append(torch.frombuffer(pages, dtype=torch.uint8, count=size, offset=start) if size else _nothing())
         return views
 
-    def _file(self, columns: Columns) -> _File:
+    def copy_all(self, jobs: Sequence[Job], num_threads: int = 1) -> None:
+        """What `read_all` does, out of pages that stay mapped."""
+        copies: deque[tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]] = deque()
+        spans: list[tuple[OpenFile, int, int]] = []
+        for columns, wants in jobs:
+            file, pages = self._file(columns), np.frombuffer(self._pages(columns), np.uint8)
+            for start, into in wants:
+                begin, end = columns.data_start + start, columns.data_start + start + len(into)
+                spans.append((file, begin, end))
+                copies.append((np.frombuffer(into, np.uint8), pages[begin:end]))
+        looked_at = spans[:: max(1, len(spans) // _NUM_LOOKS)]
+        if not all(is_near(file, end - 1) for file, _, end in looked_at):
+            for file, begin, end in spans:  # the disk works on all of them while the first is touched
+                os.posix_fadvise(file.number, begin, end - begin, os.POSIX_FADV_WILLNEED)
+        num_bytes = sum([end - begin for _, begin, end in spans])
+        self._hands.share(min(num_threads, num_bytes // _WORTH), partial(_copy, copies))
+
+    def _pages(self, columns: Columns) -> mmap.mmap:
+        known = self._maps.get(columns.name)
+        if known is None:
+            known = mmap.mmap(self._file(columns).number, 0, access=mmap.ACCESS_COPY)
+            self._maps[columns.name] = known
+        return known
+
+    def _file(self, columns: Columns) -> OpenFile:
         known = self._files.get(columns.name)
         if known is not None:
             return known
         path = self.folder / f"{columns.name}.safetensors"
         try:
-            file = _File(path)
+            file = OpenFile(path)
         except FileNotFoundError:
             raise corrupt(columns.name, "its tensors are not there") from None
         except OSError as error:
@@ -154,16 +169,18 @@ class LocalPlace:
                 hint = "check the permissions, and the limit of open files"
                 raise TensorCacheError(f"shard cannot be opened: {path}: {error.strerror}", hint=hint) from error
             self._files.clear()
-            file = _File(path)
+            file = OpenFile(path)
         _check_head(columns, os.fstat(file.number).st_size, os.pread(file.number, 8, 0))
-        while len(self._files) >= _MAX_OPEN:
-            self._files.pop(next(iter(self._files)), None)
+        known_names = list(self._files)  # at once: other threads open and close, too
+        for name in known_names[: max(0, len(known_names) + 1 - _MAX_OPEN)]:
+            self._files.pop(name, None)
         return self._files.setdefault(columns.name, file)  # another thread may have been faster
 
     def close(self) -> None:
         """Closes the files; mapped pages stay while tensors use them."""
         self._files.clear()
         self._maps.clear()
+        self._hands.close()
 
     def __getstate__(self) -> Path:
         return self.folder
@@ -184,31 +201,15 @@ def _check_head(columns: Columns, num_bytes: int, head: bytes) -> None:
         raise corrupt(columns.name, "its header is not the one that was written")
 
 
-def _buffers(run: Sequence[Want]) -> list[memoryview]:
-    """The memory of a run, gaps included."""
-    buffers: list[memoryview] = []
-    position = run[0].start
-    for want in run:
-        if want.start > position:
-            buffers.append(memoryview(bytearray(want.start - position)))
-        buffers.append(want.into)
-        position = want.start + len(want.into)
-    return buffers
+def _read_now(runs: deque[Run], waiting: list[tuple[Run, int]]) -> None:
+    """Reads what is in memory, until no run is left; the others come to those that somebody has to wait for."""
+    for run in taken(runs):
+        done = read_now(run)
+        if done < run[3]:
+            expect(run, done)
+            waiting.append((run, done))
 
 
-def _read_now(run: _Run) -> int:
-    """Reads what is in the page cache; how much that was."""
-    try:
-        return os.preadv(run.file.number, run.buffers, run.start, os.RWF_NOWAIT)
-    except OSError:  # nothing is, or this file system cannot tell
-        return 0
-
-
-def _after(buffers: Sequence[memoryview], num_bytes: int) -> list[memoryview]:
-    """The buffers without their first bytes."""
-    rest = []
-    for buffer in buffers:
-        if num_bytes < len(buffer):
-            rest.append(buffer[num_bytes:])
-        num_bytes = max(0, num_bytes - len(buffer))
-    return rest
+def _copy(copies: deque[tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]]) -> None:
+    for into, pages in taken(copies):
+        np.copyto(into, pages)

@@ -10,8 +10,9 @@ import hashlib
 import os
 import re
 from collections.abc import Iterator, Sequence
+from operator import itemgetter
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import platformdirs
 
@@ -26,16 +27,12 @@ _STORE_VARIABLES = {
     "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
     "az": ("AZURE_ENDPOINT", "AZURE_STORAGE_ACCOUNT_NAME"),
 }
+_START = itemgetter(0)
 _MAX_BUFFERS = 512  # of one call; the kernel takes 1024
 
 
-class Want(NamedTuple):
-    """Bytes [start, start + len(into)) of a shard's data, to be put into this memory."""
-
-    start: int
-    into: memoryview
-
-
+# Bytes [start, start + len(into)) of a shard's data, to be put into this memory
+Want: TypeAlias = tuple[int, memoryview]
 Job: TypeAlias = tuple[Columns, Sequence[Want]]
 
 
@@ -61,8 +58,8 @@ class Place(Protocol):
         """Fills the wanted memory from a shard. ShardCorrupt if the shard is not the one that was written."""
         ...
 
-    def read_all(self, jobs: Sequence[Job]) -> None:
-        """The same, from several shards."""
+    def read_all(self, jobs: Sequence[Job], num_threads: int = 1) -> None:
+        """The same, from several shards, where it helps by as many threads as may be."""
         ...
 
     def chunk(self, columns: Columns, start: int, stop: int) -> bytes:
@@ -96,13 +93,14 @@ def coalesced(wants: Sequence[Want], max_gap: int) -> Iterator[list[Want]]:
     """The wants in order of their starts, as runs that are worth one read each."""
     run: list[Want] = []
     begin = end = 0
-    for want in sorted(wants, key=lambda want: want.start):
-        stop = want.start + len(want.into)
-        if run and not (end <= want.start <= end + max_gap and stop - begin <= MAX_RUN and len(run) < _MAX_BUFFERS):
+    for want in sorted(wants, key=_START):
+        start, into = want
+        stop = start + len(into)
+        if run and not (end <= start <= end + max_gap and stop - begin <= MAX_RUN and len(run) < _MAX_BUFFERS):
             yield run
             run = []
         if not run:
-            begin = want.start
+            begin = start
         run.append(want)
         end = stop
     if run:
@@ -111,4 +109,5 @@ def coalesced(wants: Sequence[Want], max_gap: int) -> Iterator[list[Want]]:
 
 def span_of(run: Sequence[Want]) -> tuple[int, int]:
     """Where a run begins and ends."""
-    return run[0].start, run[-1].start + len(run[-1].into)
+    start, into = run[-1]
+    return run[0][0], start + len(into)

@@ -25,12 +25,13 @@ from sds.tensors.columns import Columns, Facts
 from sds.tensors.format import corrupt, digest
 from sds.tensors.gather import Gathered, can_gather
 from sds.tensors.keys import Keys
-from sds.tensors.layout import DTYPES, Bucket, Slot, view_of
+from sds.tensors.layout import DTYPES, Bucket, view_of
 from sds.tensors.lazy import LazyBlock, LazyTensor, realize
 from sds.tensors.local import LocalPlace
 from sds.tensors.places import Place, Want, cache_folder
 from sds.tensors.remote import RemotePlace
-from sds.tensors.stacking import fitting, lazy_field, stackable
+from sds.tensors.spare import Spare
+from sds.tensors.stacking import stack_field
 from sds.tensors.verify import verify_shard
 from sds.urls import is_remote, local_path
 
@@ -80,6 +81,7 @@ class TensorCache(Sequence[Any]):
             raise OptionError(f"access is unknown: {access!r}", hint="'pread' or 'mmap'")
         self.path = os.fspath(path)
         self.access = access
+        self.spare = Spare()
         self.verify_reads = bool(verify)
         self._place: Place
         if is_remote(self.path):
@@ -102,6 +104,7 @@ class TensorCache(Sequence[Any]):
         self._shards = shards
         # where the positions of each shard end
         self._ends = list(accumulate(facts.samples - len(facts.skip) for facts in shards))
+        self._bounds = np.array([0, *self._ends], np.int64)
         self._columns: dict[int, Columns] = {}
         self._shown: dict[int, npt.NDArray[np.int64]] = {}
         self._found: tuple[npt.NDArray[Any], npt.NDArray[np.int64]] | None = None
@@ -173,7 +176,7 @@ class TensorCache(Sequence[Any]):
             samples: list[Any] = realize([self[int(position)] for position in positions], device)
             return samples
         gathered = Gathered(self, positions)
-        gathered.read()
+        gathered.read(num_threads=torch.get_num_threads())
         samples = [gathered.sample(k) for k in range(len(gathered))]
         return samples if device is None else list(realize(samples, device))
 
@@ -188,46 +191,7 @@ class TensorCache(Sequence[Any]):
         Raises:
             TensorCacheError: a sample lacks the field, or has it in another shape or dtype, or `out` does not fit.
         """
-        groups: dict[tuple[int, int], list[tuple[int, int]]] = {}  # (shard, bucket) -> [(place, row)]
-        for place, position in enumerate(positions):
-            shard, row = self._locate(position)
-            groups.setdefault((shard, self._open(shard).bucket.item(row)), []).append((place, row))
-        slots: list[Slot] = []
-        for (shard, _), members in groups.items():
-            slots.append(stackable(self._open(shard), members[0][1], field, slots[0] if slots else None))
-        if not slots:
-            raise TensorCacheError("nothing to stack: no positions", hint="give at least one")
-        out = fitting(out, len(positions), slots[0])
-        memory = view_of(out.view(-1).view(torch.uint8)) if out.numel() else memoryview(b"")
-        size = out[0].nbytes
-        wants: dict[int, list[Want]] = {}
-        for ((shard, _), members), slot in zip(groups.items(), slots, strict=True):
-            if slot.offset is not None:  # a view of a larger piece of memory
-                for place, _ in members:
-                    out[place] = realize(lazy_field(self[positions[place]], field))
-            elif size:
-                rows = np.array([row for _, row in members])
-                starts = self._open(shard).starts_of(rows, slot.block).tolist()
-                wants.setdefault(shard, []).extend(
-                    Want(start, memory[place * size : (place + 1) * size])
-                    for (place, _), start in zip(members, starts, strict=True)
-                )
-        if self.access == "mmap" and isinstance(self._place, LocalPlace):
-            self._copy_mapped(self._place, wants)
-        else:
-            self._read(list(wants.items()))
-        if self.verify_reads:
-            for ((shard, _), members), slot in zip(groups.items(), slots, strict=True):
-                for place, row in members if slot.offset is None else ():
-                    mark = self._open(shard).blocks_of(row)[1][slot.block]
-                    self.check(mark, memory[place * size : (place + 1) * size], shard)
-        return out
-
-    def _copy_mapped(self, place: LocalPlace, wants: dict[int, list[Want]]) -> None:
-        flat = [(self._open(shard), want) for shard, each in wants.items() for want in each]
-        pages = place.mapped([(columns, want.start, len(want.into)) for columns, want in flat])
-        for (_, want), page in zip(flat, pages, strict=True):
-            np.copyto(np.frombuffer(want.into, np.uint8), page.numpy())  # torch would wake its threads for each
+        return stack_field(self, positions, field, out)
 
     def keys(self) -> Keys:
         """The keys of all samples, by position; read from the columns when asked for."""
@@ -322,8 +286,8 @@ class TensorCache(Sequence[Any]):
             wants: dict[int, list[Want]] = {}
             for place, block in enumerate(blocks):
                 if first.setdefault((block.shard, block.start, block.num_bytes), place) == place and block.num_bytes:
-                    wants.setdefault(block.shard, []).append(Want(block.start, view_of(data[place])))
-            self._read(list(wants.items()))
+                    wants.setdefault(block.shard, []).append((block.start, view_of(data[place])))
+            self._place.read_all([(self._open(shard), wants[shard]) for shard in sorted(wants)])
             for place, block in enumerate(blocks):
                 source = first[block.shard, block.start, block.num_bytes]
                 if source != place:
@@ -333,13 +297,22 @@ class TensorCache(Sequence[Any]):
                 self.check(block.digest, view_of(each), block.shard)
         return data
 
-    def _read(self, jobs: list[tuple[int, list[Want]]]) -> None:
-        self._place.read_all([(self._open(shard), wants) for shard, wants in sorted(jobs, key=lambda job: job[0])])
-
-    def locate(self, position: int) -> tuple[int, Columns, int]:
-        """The number of a sample's shard, the shard's columns, and the sample's row there."""
-        shard, row = self._locate(position)
-        return shard, self._open(shard), row
+    def locate_all(self, positions: Sequence[int]) -> list[tuple[int, Columns, int]]:
+        """For several samples: the number of the shard, the shard's columns, and the row there."""
+        num = len(self)
+        try:
+            wanted = np.asarray(positions, np.int64)
+        except OverflowError:
+            raise IndexError(f"a position beyond all of {num} samples") from None
+        if (outside := (wanted < -num) | (wanted >= num)).any():
+            raise IndexError(f"position {wanted[outside][0]} of {num} samples")
+        wanted = wanted % max(1, num)
+        found = np.searchsorted(self._bounds[1:], wanted, side="right")
+        shards, rows = found.tolist(), (wanted - self._bounds[found]).tolist()
+        opened = {shard: self._open(shard) for shard in set(shards)}
+        if any(self._shards[shard].skip for shard in opened):
+            rows = [self._row(shard, row) for shard, row in zip(shards, rows, strict=True)]
+        return list(zip(shards, [opened[shard] for shard in shards], rows, strict=True))
 
     def check(self, mark: bytes, data: memoryview, shard: int) -> None:
         """ShardCorrupt if data are not what a hash was made of."""
@@ -353,8 +326,11 @@ class TensorCache(Sequence[Any]):
             raise IndexError(f"position {position} of {num} samples")
         position = int(position) % num
         shard = bisect_right(self._ends, position)
-        row = position - (self._ends[shard - 1] if shard else 0)
-        return shard, row if not self._shards[shard].skip else int(self._rows(shard)[row])
+        return shard, self._row(shard, position - (self._ends[shard - 1] if shard else 0))
+
+    def _row(self, shard: int, place: int) -> int:
+        """The row of a shard that is shown at a place of it."""
+        return place if not self._shards[shard].skip else int(self._rows(shard)[place])
 
     def _rows(self, shard: int) -> npt.NDArray[np.int64]:
         """The rows of a shard that are shown."""
@@ -377,6 +353,7 @@ class TensorCache(Sequence[Any]):
         """Closes files and connections; they are opened again when needed."""
         self._place.close()
         self._columns.clear()
+        self.spare.clear()
 
     def __enter__(self) -> TensorCache:  # noqa: PYI034 - typing.Self is not in Python 3.10
         return self
@@ -385,7 +362,7 @@ class TensorCache(Sequence[Any]):
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_columns": {}, "_shown": {}, "_found": None}
+        return {**self.__dict__, "_columns": {}, "_shown": {}, "_found": None, "spare": Spare()}
 
     def __repr__(self) -> str:
         return f"TensorCache({self.path!r}, samples={len(self)}, shards={len(self._shards)})"

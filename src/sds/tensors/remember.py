@@ -24,9 +24,10 @@ from sds.tensors.catalog import load
 from sds.tensors.lazy import realize
 from sds.tensors.local import LocalPlace
 from sds.tensors.reader import TensorCache
-from sds.tensors.remember_code import fingerprint_of
+from sds.tensors.remember_code import tell_chain
+from sds.tensors.remember_notes import tell_difference, write_note
 from sds.tensors.source_table import POSITION
-from sds.tensors.writer import TensorCacheWriter
+from sds.tensors.writer import Packed, TensorCacheWriter
 from sds.transforms.remember import Remember
 from sds.types import Row, Sample
 
@@ -49,6 +50,9 @@ class MemoryOptions:
         after: the transforms after them.
         by: what a result belongs to: 'row' or 'key'.
         shard_size: bytes of tensors per shard.
+        parts: hashes of what the fingerprint was made of, by names for people.
+        is_ordered: write rows in the order in which they were asked for, not as they are done. What comes after the
+            prefix must leave its tensors as they are.
     """
 
     path: str
@@ -57,6 +61,8 @@ class MemoryOptions:
     after: tuple[Any, ...] = ()
     by: str = "row"
     shard_size: str | int = "512mb"
+    parts: tuple[tuple[str, str], ...] = ()
+    is_ordered: bool = False
 
 
 class Remembered(NamedTuple):
@@ -90,9 +96,17 @@ def find_memory(
         hint = "keep the last one: it remembers all that stands before it"
         raise OptionError("transforms have more than one Remember", hint=hint)
     prefix = (*transforms[: places[0]], *remember.transforms)
-    fingerprint = fingerprint_of([data_type, *before, None, *prefix], remember.version)
-    after = transforms[places[0] + 1 :]
-    return MemoryOptions(remember.path, fingerprint, prefix, after, remember.by, remember.shard_size)
+    told = tell_chain([data_type, *before, None, *prefix], remember.version)
+    return MemoryOptions(
+        remember.path,
+        told.fingerprint,
+        prefix,
+        transforms[places[0] + 1 :],
+        remember.by,
+        remember.shard_size,
+        tuple(told.parts.items()),
+        remember.is_ordered,
+    )
 
 
 class Memory:
@@ -105,16 +119,21 @@ class Memory:
         self._cache: TensorCache | None = None
         self._writer: TensorCacheWriter | None = None
         self._on_the_way: set[str] = set()
+        self._queue: dict[str, Packed | None] = {}  # where order counts: rows on their way, and what became of them
         self._is_ending = False
+        self.num_found = 0  # rows that were there already
 
     def announce(self) -> None:
-        """Says so if the folder has samples, but none that these transforms made."""
+        """Says so if the folder has samples, but none that these transforms made; and what differs, if it can tell."""
         known = self._fingerprints()
         if known and self.options.fingerprint not in known:
+            options = self.options
+            what = tell_difference(Path(options.path), options.fingerprint, dict(options.parts), known[-1])
             log.warning(
-                "Remember: the transforms or their arguments are others than before: "
-                "samples are computed anew, as another generation in %s",
-                self.options.path,
+                "the samples in %s were made by other transforms or arguments%s: they are computed anew, as another "
+                "generation in the same folder",
+                options.path,
+                f" ({what})" if what else "",
             )
 
     def key_of(self, row: Row) -> str:
@@ -126,11 +145,11 @@ class Memory:
         mark = hashlib.blake2b(msgspec.msgpack.encode(facts, enc_hook=repr), digest_size=12).hexdigest()
         return f"{row.key}#{mark}"
 
-    def _fingerprints(self) -> set[str]:
-        """What made the samples that are in the folder."""
+    def _fingerprints(self) -> list[str]:
+        """What made the samples that are in the folder, the last one last."""
         if not os.path.isdir(self.options.path):
-            return set()
-        return {facts.fingerprint for facts in load(LocalPlace(self.options.path)).shards}
+            return []
+        return [facts.fingerprint for facts in load(LocalPlace(self.options.path)).shards]
 
     def find(self, key: str, epoch: int) -> Remembered | None:
         """Where a row's samples are, as of the beginning of this epoch; None: they are yet to be made."""
@@ -141,7 +160,10 @@ class Memory:
             position = None if self._cache is None else self._cache.find(key)
             if self._cache is None or position is None:
                 self._on_the_way.add(key)
+                if self.options.is_ordered:
+                    self._queue.setdefault(key, None)
                 return None
+            self.num_found += 1
             return Remembered(self._cache, position)
 
     def recover(self) -> None:
@@ -157,6 +179,7 @@ class Memory:
         """Sees all that was committed."""
         self.recover()
         self._on_the_way.clear()
+        self._queue.clear()
         self._is_ending = False
         is_there = self.options.fingerprint in self._fingerprints()
         self._cache = TensorCache(self.options.path, fingerprint=self.options.fingerprint) if is_there else None
@@ -179,6 +202,12 @@ class Memory:
         while True:
             with self._lock:
                 writer = self._begin_writer()
+            if self.options.is_ordered:
+                packed = writer.pack(key, entry)
+                with self._lock:
+                    self._queue[key] = packed
+                    self._write_ready()
+                return plain
             try:
                 if key not in writer:
                     writer.add(key, entry)
@@ -194,6 +223,9 @@ class Memory:
         """A row that was not found is through, well or not. The last one of a pass commits what was taken."""
         with self._lock:
             self._on_the_way.discard(key)
+            if key in self._queue and self._queue[key] is None:  # nothing came of it
+                del self._queue[key]
+            self._write_ready()
             self._end_if_over()
 
     def begin_pass(self) -> None:
@@ -212,13 +244,26 @@ class Memory:
             self._is_ending = False
             self._close_writer()
 
+    def _write_ready(self, *, is_last: bool = False) -> None:
+        """Where order counts: writes the rows that no earlier one is missing of; at last, all that are done."""
+        for key, packed in [*self._queue.items()]:
+            if packed is None and not is_last:
+                return
+            if packed is not None:
+                writer = self._begin_writer()
+                if key not in writer:  # a row may be on its way twice
+                    writer.append(key, packed)
+                del self._queue[key]
+
     def _begin_writer(self) -> TensorCacheWriter:
         if self._writer is None:
             options = self.options
             self._writer = TensorCacheWriter(options.path, options.shard_size, fingerprint=options.fingerprint)
+            write_note(Path(options.path), options.fingerprint, dict(options.parts))
         return self._writer
 
     def _close_writer(self) -> None:
+        self._write_ready(is_last=True)
         writer, self._writer = self._writer, None
         if writer is not None:
             writer.close()

@@ -1,8 +1,9 @@
 """What transforms do, as a hash: their code and their arguments.
 
 Comes in: callables. Goes out: a text that differs when one of them is another, or has other code or arguments, and is
-equal on another machine. Comments and blank lines do not count. Of transforms of sds itself the name, the arguments and
-`revision` count, not the code: a new release that computes the same must not cost anybody their latents.
+equal on another machine. Comments and blank lines do not count, nor does what code assigns itself by working. Of
+transforms of sds itself the name, the arguments and `revision` count, not the code: a new release that computes the
+same must not cost anybody their latents.
 """
 
 from __future__ import annotations
@@ -13,21 +14,31 @@ import hashlib
 import inspect
 import io
 import pickle
-import textwrap
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import PurePath
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from sds.errors import OptionError
+from sds.tensors.remember_own import names_in, own_attributes, own_cells, own_globals, tree_of
 
-__all__ = ["fingerprint_of"]
+__all__ = ["CHAIN", "Told", "fingerprint_of", "tell_chain"]
+
+CHAIN = "which transforms there are"  # the part of a chain that is not in one of them
 
 _PLAIN = (str, bytes, int, float, complex, bool, type(None))
 _MAX_DEPTH = 50
+
+
+class Told(NamedTuple):
+    """What a chain is: one hash, and a short one of each part, by which it can be said what differs."""
+
+    fingerprint: str
+    parts: dict[str, str]
 
 
 def fingerprint_of(transforms: Iterable[Any], version: str | None = None) -> str:
@@ -36,13 +47,24 @@ def fingerprint_of(transforms: Iterable[Any], version: str | None = None) -> str
     Raises:
         OptionError: an argument is of a kind that cannot be told from another.
     """
+    return tell_chain(transforms, version).fingerprint
+
+
+def tell_chain(transforms: Iterable[Any], version: str | None = None) -> Told:
+    """The hash of a chain, and of its parts. As `fingerprint_of`."""
     if version is not None:
-        return f"version {version}"
+        return Told(f"version {version}", {})
     teller = _Teller()
+    names = []
     for transform in transforms:
-        teller.tell(transform, type(transform).__name__)
+        name = str(getattr(transform, "__qualname__", type(transform).__qualname__))
+        teller.tell(transform, name)
         teller.tell_code()
-    return f"code {teller.hash.hexdigest()}"
+        names.append(name)
+    teller.tell_globals()
+    chain = hashlib.blake2b(repr(names).encode(), digest_size=8).hexdigest()
+    parts = {label: part.hexdigest() for label, part in teller.parts.items() if label}
+    return Told(f"code {teller.hash.hexdigest()}", {CHAIN: chain, **parts})
 
 
 class _Teller:
@@ -53,6 +75,10 @@ class _Teller:
         self._seen: dict[int, int] = {}
         self._kept: list[Any] = []  # an id names an object only while that lives
         self._later: list[tuple[Any, str]] = []  # functions and classes that code uses: they form long chains
+        self.parts: dict[str, Any] = {}
+        self._label = ""
+        self._globals: dict[tuple[int, str], Any] = {}  # those that code uses, by module and name
+        self._own: set[tuple[int, str]] = set()  # those that it assigns
 
     def tell(self, value: Any, where: str, depth: int = 0) -> None:
         if depth > _MAX_DEPTH:
@@ -61,7 +87,7 @@ class _Teller:
             return self._say(type(value).__name__, repr(value))
         if isinstance(value, types.FunctionType | type):  # they know each other, in circles
             if id(value) in self._seen:
-                return self._say("again", str(self._seen[id(value)]))
+                return self._feed(f"again:{self._seen[id(value)]}".encode())  # a count over all: of no part
             self._seen[id(value)] = len(self._seen)
             self._kept.append(value)
         if isinstance(value, np.generic | np.ndarray | torch.Tensor):
@@ -85,7 +111,11 @@ class _Teller:
             return self.tell([value.func, value.args, value.keywords], where, depth + 1)
         if isinstance(value, types.MethodType):
             self._say("method", value.__name__)
-            return self.tell([value.__self__, value.__func__], where, depth + 1)
+            if isinstance(value.__self__, type | types.ModuleType):
+                self.tell(value.__self__, where, depth + 1)
+            else:
+                self._object(value.__self__, where.removesuffix(f".{value.__name__}"), depth + 1, value.__name__)
+            return self.tell(value.__func__, where, depth + 1)
         if isinstance(value, types.FunctionType):
             return self._function(value, where, depth)
         if isinstance(value, type):
@@ -99,9 +129,28 @@ class _Teller:
         while self._later:
             self.tell(*self._later.pop(0))
 
+    def tell_globals(self) -> None:
+        """Tells the constants that code uses, without those that some of this code assigns."""
+        for (module, name), value in self._globals.items():
+            if (module, name) not in self._own:
+                with self._part(f"the constant {name}"):
+                    self._say("global", name)
+                    self.tell(value, name)
+
+    @contextmanager
+    def _part(self, label: str) -> Iterator[None]:
+        """What is told meanwhile belongs to this part."""
+        before, self._label = self._label, label
+        yield
+        self._label = before
+
     def _say(self, kind: str, text: str) -> None:
-        data = f"{kind}:{text}".encode(errors="surrogatepass")
-        self.hash.update(len(data).to_bytes(8, "little") + data)
+        self._feed(f"{kind}:{text}".encode(errors="surrogatepass"), self._label)
+
+    def _feed(self, data: bytes, label: str = "") -> None:
+        data = len(data).to_bytes(8, "little") + data
+        self.hash.update(data)
+        self.parts.setdefault(label, hashlib.blake2b(digest_size=8)).update(data)
 
     def _array(self, value: Any, where: str) -> None:
         tensor = value.detach().cpu().contiguous() if isinstance(value, torch.Tensor) else None
@@ -109,35 +158,43 @@ class _Teller:
         if array.dtype.hasobject:
             raise _untellable(where, value)
         self._say(type(value).__name__, f"{value.dtype} {tuple(value.shape)}")
-        self.hash.update(np.ascontiguousarray(array).tobytes())
+        self._feed(np.ascontiguousarray(array).tobytes(), self._label)
 
     def _function(self, function: types.FunctionType, where: str, depth: int) -> None:
         if _is_ours(function):
             return self._say("sds", f"{function.__module__}.{function.__qualname__}")
-        source = None if function.__name__ == "<lambda>" else _source(function.__code__)  # not what it wraps
-        self._say("function", source or "")
-        if source is None:
-            self._code(function.__code__)
-        self.tell([function.__defaults__, function.__kwdefaults__], where, depth + 1)
-        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-            try:
-                self.tell(cell.cell_contents, f"{where}: {name}", depth + 1)
-            except ValueError:  # not filled yet
-                self._say("empty", name)
-        for name in _names(function.__code__):
-            self._global(name, function.__globals__.get(name), function.__module__, where)
+        code, name = function.__code__, function.__qualname__
+        source = None if function.__name__ == "<lambda>" else _source(code)  # not what it wraps
+        with self._part(f"the code of {name}"):
+            self._say("function", source or "")
+            if source is None:
+                self._code(code)
+        with self._part(f"the defaults of {name}"):
+            self.tell([function.__defaults__, function.__kwdefaults__], where, depth + 1)
+        own = own_cells(code)
+        for variable, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+            with self._part(f"{variable} of {name}"):
+                try:
+                    if variable not in own:
+                        self.tell(cell.cell_contents, f"{where}: {variable}", depth + 1)
+                except ValueError:  # not filled yet
+                    self._say("empty", variable)
+        self._uses(function, function.__module__, where)
         return None
 
-    def _global(self, name: str, value: Any, module: str, where: str) -> None:
+    def _uses(self, function: types.FunctionType, module: str, where: str) -> None:
         """What code uses of its own module: functions, classes and constants. What it imports is known by its name."""
-        if isinstance(value, types.FunctionType | type):
-            if value.__module__ == module:
-                self._later.append((value, f"{where}: {name}"))
-        elif isinstance(value, _PLAIN) or (
-            isinstance(value, tuple) and all(isinstance(each, _PLAIN) for each in value)
-        ):
-            self._say("global", name)
-            self.tell(value, f"{where}: {name}")
+        space = function.__globals__
+        self._own.update((id(space), name) for name in own_globals(function.__code__))
+        for name in names_in(function.__code__):
+            value = space.get(name)
+            if isinstance(value, functools._lru_cache_wrapper):
+                value = value.__wrapped__
+            if isinstance(value, types.FunctionType | type):
+                if value.__module__ == module:
+                    self._later.append((value, f"{where}: {name}"))
+            elif name in space and _is_constant(value):
+                self._globals[id(space), name] = value
 
     def _code(self, code: types.CodeType) -> None:
         """Bytecode, where there is no source: of a lambda, whose lines hold more than itself."""
@@ -155,30 +212,34 @@ class _Teller:
         if kind.__module__.partition(".")[0] in ("builtins", "torch", "numpy"):
             return None
         source = _source(kind)
-        self._say("source", source or "")
+        with self._part(f"the code of {kind.__qualname__}"):
+            self._say("source", source or "")
         functions = [getattr(each, "__func__", each) for each in vars(kind).values()]
         for function in functions:
             if isinstance(function, types.FunctionType):
                 if source is None:
                     self._function(function, where, depth + 1)
-                for name in _names(function.__code__):
-                    self._global(name, function.__globals__.get(name), kind.__module__, where)
+                self._uses(function, kind.__module__, where)
         for base in kind.__bases__:
             if base is not object:
                 self.tell(base, where, depth + 1)
         return None
 
-    def _object(self, value: Any, where: str, depth: int) -> None:
+    def _object(self, value: Any, where: str, depth: int, entry: str | None = None) -> None:
+        """An object; `entry` is the method that is called, if it is not the object itself."""
         kind = type(value)
         self.tell(kind, where, depth + 1)
+        own = set() if _is_ours(kind) else own_attributes(kind, entry)
         if isinstance(value, torch.nn.Module):
-            self.tell([repr(value), value.training, dict(value.state_dict())], where, depth + 1)
+            with self._part(f"the weights of {where}"):
+                self.tell(_module(value, own), where, depth + 1)
             return
-        arguments = _arguments(value)
+        arguments = _arguments(value, own)
         if arguments is not None:
             for name, each in sorted(arguments.items()):
-                self._say("argument", name)
-                self.tell(each, f"{where}.{name}", depth + 1)
+                with self._part(f"{where}.{name}"):
+                    self._say("argument", name)
+                    self.tell(each, f"{where}.{name}", depth + 1)
             return
         try:
             buffer = io.BytesIO()
@@ -188,37 +249,46 @@ class _Teller:
         self._say("pickle", buffer.getvalue().hex())
 
 
-def _arguments(value: Any) -> dict[str, Any] | None:
-    """What an object was made with: its attributes named like arguments, if it has them all; else all attributes."""
+def _module(module: torch.nn.Module, own: set[str]) -> list[Any]:
+    """What a module is: what it prints, its weights; without the parts that it makes by working."""
+    weights = {name: each for name, each in module.state_dict().items() if name.partition(".")[0] not in own}
+    if not own:
+        return [repr(module), module.training, weights]
+    children = {name: repr(child) for name, child in module.named_children() if name not in own}
+    return [module.extra_repr(), children, module.training, weights]
+
+
+def _arguments(value: Any, own: set[str]) -> dict[str, Any] | None:
+    """What an object was made with: its attributes named like arguments, if it has them all; else all attributes.
+
+    Those that it assigns by working (`own`) are no settings, unless they are arguments: one that was given must count.
+    """
     try:
         attributes = dict(vars(value))
     except TypeError:
         return None  # of C, or with slots
     try:
-        parameters = inspect.signature(type(value)).parameters.values()
+        parameters = [*inspect.signature(type(value)).parameters]
     except (TypeError, ValueError):
-        return attributes
+        parameters = []
     found: dict[str, Any] = {}
     for parameter in parameters:
-        name = next((each for each in (parameter.name, f"_{parameter.name}") if each in attributes), None)
+        name = next((each for each in (parameter, f"_{parameter}") if each in attributes), None)
         if name is None:
-            return attributes
-        found[parameter.name] = attributes[name]
-    return found or attributes
+            given = {*parameters, *(f"_{each}" for each in parameters)}
+            return {name: each for name, each in attributes.items() if name not in own or name in given}
+        found[parameter] = attributes[name]
+    return found or {name: each for name, each in attributes.items() if name not in own}
 
 
 def _source(thing: Any) -> str | None:
     """The source without comments and layout; None if there is none."""
-    try:
-        return ast.unparse(ast.parse(textwrap.dedent(inspect.getsource(thing))))
-    except (OSError, TypeError, SyntaxError, ValueError):
-        return None
+    tree = tree_of(thing)
+    return None if tree is None else ast.unparse(tree)
 
 
-def _names(code: types.CodeType) -> list[str]:
-    """The names that code looks up outside of itself, code within it included."""
-    inner = [name for each in code.co_consts if isinstance(each, types.CodeType) for name in _names(each)]
-    return sorted({*code.co_names, *inner})
+def _is_constant(value: Any) -> bool:
+    return isinstance(value, _PLAIN) or (isinstance(value, tuple) and all(isinstance(each, _PLAIN) for each in value))
 
 
 def _is_ours(thing: Any) -> bool:
@@ -226,5 +296,5 @@ def _is_ours(thing: Any) -> bool:
 
 
 def _untellable(where: str, value: Any) -> OptionError:
-    hint = "say it yourself: Remember(..., version='what these transforms do, with their settings')"
+    hint = "say what the transforms do and with which settings: version='...' of Remember, --version of a build"
     return OptionError(f"an argument of a transform cannot be hashed: {where}: {type(value).__qualname__}", hint=hint)

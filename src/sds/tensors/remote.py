@@ -74,8 +74,8 @@ class RemotePlace:
         for runs in batches:
             self._read_runs(columns, runs)
 
-    def read_all(self, jobs: Sequence[Job]) -> None:
-        """The same, from several shards at once."""
+    def read_all(self, jobs: Sequence[Job], num_threads: int = 1) -> None:  # noqa: ARG002 (it waits for a store)
+        """The same, from several shards at once, whatever the number of threads that may copy."""
         if len(jobs) < 2:
             for columns, wants in jobs:
                 self.read(columns, wants)
@@ -88,9 +88,9 @@ class RemotePlace:
         base = columns.data_start
         ranges = [(base + start, base + stop) for start, stop in map(span_of, runs)]
         for run, part in zip(runs, self._ranges(columns, ranges), strict=True):
-            for want in run:
-                at = want.start - run[0].start
-                want.into[:] = part[at : at + len(want.into)]
+            begin, _ = run[0]
+            for start, into in run:
+                into[:] = part[start - begin : start - begin + len(into)]
 
     def _ranges(self, columns: Columns, ranges: list[tuple[int, int]]) -> list[bytes]:
         url = f"{self.url}/{columns.name}.safetensors"

@@ -11,8 +11,10 @@ import json
 import math
 from collections import OrderedDict
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
+import msgspec
 import numpy as np
 import torch
 
@@ -23,6 +25,7 @@ __all__ = ["MAX_DEPTH", "Tensors", "decode", "encode"]
 
 MAX_DEPTH = 100
 _INT64 = range(-(2**63), 2**63)
+_SHORT = 1024
 _NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
@@ -145,34 +148,52 @@ def decode(name: str, text: bytes, num_slots: int, tensor: Callable[[int, bool],
     Raises:
         ShardCorrupt: it is no skeleton.
     """
+    try:
+        parsed = _kept(text) if len(text) <= _SHORT else _parsed(text)
+        return _Builder(name, num_slots, tensor).build(parsed, 0)
+    except (ValueError, TypeError, RecursionError, msgspec.MsgspecError) as error:
+        raise corrupt(name, f"its skeleton is none: {error}") from error
 
-    def build(value: Any, depth: int) -> Any:
-        if depth > 2 * MAX_DEPTH:
-            raise corrupt(name, "a skeleton without end")
-        if isinstance(value, list):
-            return [build(each, depth + 1) for each in value]
-        if not isinstance(value, dict):
+
+class _Builder:
+    """Makes a sample of what its skeleton holds. No closure: one that calls itself would keep tensors from dying."""
+
+    __slots__ = ("_name", "_num_slots", "_tensor")
+
+    def __init__(self, name: str, num_slots: int, tensor: Callable[[int, bool], Any]) -> None:
+        self._name, self._num_slots, self._tensor = name, num_slots, tensor
+
+    def build(self, value: Any, depth: int) -> Any:
+        """The value that a piece of JSON stands for."""
+        kind = type(value)
+        if kind is not dict and kind is not list:
             return value
+        if depth > 2 * MAX_DEPTH:
+            raise corrupt(self._name, "a skeleton without end")
+        if kind is list:
+            return [self.build(each, depth + 1) for each in value]
         tag = next(iter(value), "") if len(value) == 1 else ""
         if not tag.startswith("$") or tag.startswith("$$"):
-            return {_key(name, key): build(each, depth + 1) for key, each in value.items()}
+            return {_key(self._name, key): self.build(each, depth + 1) for key, each in value.items()}
         content = value[tag]
-        if tag in ("$t", "$n") and type(content) is int and 0 <= content < num_slots:
-            return tensor(content, tag == "$n")
+        if tag in ("$t", "$n") and type(content) is int and 0 <= content < self._num_slots:
+            return self._tensor(content, tag == "$n")
         if tag == "$tuple" and isinstance(content, list):
-            return tuple(build(each, depth + 1) for each in content)
+            return tuple([self.build(each, depth + 1) for each in content])
         if tag == "$dict" and isinstance(content, list):
-            return {build(key, depth + 1): build(each, depth + 1) for key, each in content}
+            return {self.build(key, depth + 1): self.build(each, depth + 1) for key, each in content}
         if tag == "$complex" and isinstance(content, list) and len(content) == 2:
-            parts = [build(part, depth + 1) for part in content]
+            parts = [self.build(part, depth + 1) for part in content]
             if all(type(part) is float for part in parts):
                 return complex(*parts)
-        return _scalar(name, tag, content)
+        return _scalar(self._name, tag, content)
 
-    try:
-        return build(json.loads(text), 0)
-    except (ValueError, TypeError, RecursionError) as error:
-        raise corrupt(name, f"its skeleton is none: {error}") from error
+
+def _parsed(text: bytes) -> Any:
+    return msgspec.json.decode(text)
+
+
+_kept = lru_cache(64)(_parsed)  # samples without text of their own have one skeleton; nobody changes what is parsed
 
 
 def _key(name: str, key: str) -> str:

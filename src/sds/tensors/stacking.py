@@ -1,23 +1,69 @@
-"""Which tensors can be stacked, and into what: the checks before a field of several samples becomes one tensor.
+"""One field of several samples as one tensor: which can be stacked, into what, and how it gets there.
 
-Comes in: slots, a field, perhaps a tensor to fill. Goes out: a slot or tensor that fits, or TensorCacheError.
+Comes in: a cache, positions, a field, perhaps a tensor to fill. Goes out: the tensor, into whose memory the samples
+were read; or TensorCacheError, before anything is read.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from sds.errors import ShardCorrupt, TensorCacheError
 from sds.tensors.columns import Columns
-from sds.tensors.layout import DTYPES, Slot
-from sds.tensors.lazy import LazyTensor
+from sds.tensors.layout import DTYPES, Slot, view_of
+from sds.tensors.lazy import LazyTensor, lazy_in, realize
+from sds.tensors.local import LocalPlace
+from sds.tensors.places import Job, Want
 
-__all__ = ["fitting", "lazy_field", "stackable"]
+if TYPE_CHECKING:
+    from sds.tensors.reader import TensorCache
+
+__all__ = ["stack_field"]
 
 
-def stackable(columns: Columns, row: int, field: str, first: Slot | None) -> Slot:
+def stack_field(cache: TensorCache, positions: Sequence[int], field: str, out: torch.Tensor | None) -> torch.Tensor:
+    """What TensorCache.stack gives."""
+    found = cache.locate_all(positions)
+    if not found:
+        raise TensorCacheError("nothing to stack: no positions", hint="give at least one")
+    _, columns, row = found[0]
+    slot = _stackable(columns, row, field, None)
+    out = _fitting(out, len(found), slot)
+    memory = view_of(out.view(-1).view(torch.uint8)) if out.numel() else memoryview(b"")
+    size = len(memory) // len(found)
+    shards = {shard: columns for shard, columns, _ in found}
+    known = {shard: columns.field_starts(slot) for shard, columns in shards.items()}
+    starts = [known[shard][row] for shard, _, row in found]
+    places = range(len(found))
+    rest = [place for place in places if starts[place] < 0]  # those that cannot be read as they are
+    for place in rest:
+        _stackable(found[place][1], found[place][2], field, slot)
+    wants: dict[int, list[Want]] = {shard: [] for shard in sorted(shards)}
+    for place, (shard, _, _), start in zip(places, found, starts, strict=True):
+        if start >= 0:
+            wants[shard].append((start, memory[place * size : (place + 1) * size]))
+    _read(cache, [(shards[shard], wanted) for shard, wanted in wants.items() if wanted])
+    for place in rest:
+        out[place] = realize(_lazy_field(cache[positions[place]], field))
+    if cache.verify_reads:
+        for place, (shard, columns, row) in enumerate(found):
+            if starts[place] >= 0:
+                mark = columns.digests_of(row)[_stackable(columns, row, field, slot).block]
+                cache.check(mark, memory[place * size : (place + 1) * size], shard)
+    return out
+
+
+def _read(cache: TensorCache, jobs: list[Job]) -> None:
+    if cache.access == "mmap" and isinstance(cache.place, LocalPlace):
+        cache.place.copy_all(jobs, torch.get_num_threads())
+    else:
+        cache.place.read_all(jobs, torch.get_num_threads())
+
+
+def _stackable(columns: Columns, row: int, field: str, first: Slot | None) -> Slot:
     """The slot of a field in a sample, if it is like the first one."""
     slot = next((slot for slot in columns.bucket_of(row).slots if slot.field == field), None)
     if slot is not None and (first is None or (slot.shape, slot.dtype) == (first.shape, first.dtype)):
@@ -27,34 +73,24 @@ def stackable(columns: Columns, row: int, field: str, first: Slot | None) -> Slo
     raise TensorCacheError(f"samples cannot be stacked: {field}: {what}", hint=hint, key=columns.key(row))
 
 
-def fitting(out: torch.Tensor | None, num: int, slot: Slot) -> torch.Tensor:
+def _fitting(out: torch.Tensor | None, num: int, slot: Slot) -> torch.Tensor:
     """A tensor for so many of these: the one that was given, if it fits, or a new one."""
     shape, dtype = (num, *slot.shape), DTYPES[slot.dtype]
     if out is None:
         return torch.empty(shape, dtype=dtype)  # [n, ...]
-    if out.shape != shape or out.dtype != dtype or not out.is_contiguous() or out.device.type != "cpu":
-        what = f"{out.dtype} {list(out.shape)}, not {dtype} {list(shape)}"
-        raise TensorCacheError(
-            f"out does not fit: {what}", hint="a contiguous tensor on the CPU of that shape and dtype"
-        )
+    hint = f"a contiguous tensor on the CPU: {dtype} {list(shape)}"
+    if not isinstance(out, torch.Tensor):
+        raise TensorCacheError(f"out is no tensor: {type(out).__name__}", hint=hint)
+    has_memory = out.device.type == "cpu" and out.layout == torch.strided and not (out.is_conj() or out.is_neg())
+    if out.shape != shape or out.dtype != dtype or not has_memory or not out.is_contiguous():
+        why = "" if has_memory and out.is_contiguous() else ", not in one piece of memory"
+        raise TensorCacheError(f"out does not fit: {out.dtype} {list(out.shape)} on {out.device}{why}", hint=hint)
     return out
 
 
-def lazy_field(sample: Any, field: str) -> Any:
+def _lazy_field(sample: Any, field: str) -> LazyTensor:
     """The lazy tensor of a field."""
-    found: list[LazyTensor] = []
-
-    def look(value: Any) -> None:
-        if isinstance(value, LazyTensor) and value.field == field:
-            found.append(value)
-        elif isinstance(value, dict):
-            for each in value.values():
-                look(each)
-        elif isinstance(value, list | tuple):
-            for each in value:
-                look(each)
-
-    look(sample)
-    if not found:
-        raise ShardCorrupt(f"no tensor in its place: {field}", hint="verify() tells more")
-    return found[0]
+    for tensor in lazy_in(sample):
+        if tensor.field == field:
+            return tensor
+    raise ShardCorrupt(f"no tensor in its place: {field}", hint="verify() tells more")

@@ -10,7 +10,7 @@ import hashlib
 from sds.tensors import skeleton
 from sds.tensors.columns import Columns, Facts
 from sds.tensors.format import corrupt, parse_header
-from sds.tensors.places import Place, Want
+from sds.tensors.places import Place
 
 __all__ = ["verify_shard"]
 
@@ -41,6 +41,6 @@ def _digest(place: Place, columns: Columns, start: int, size: int) -> bytes:
     sha256 = hashlib.sha256()
     for at in range(start, start + size, _CHUNK):
         data = bytearray(min(_CHUNK, start + size - at))
-        place.read(columns, [Want(at, memoryview(data))])
+        place.read(columns, [(at, memoryview(data))])
         sha256.update(data)
     return sha256.digest()[:16]

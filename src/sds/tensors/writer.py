@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -24,7 +24,7 @@ from sds.tensors.catalog import hashes_of, load, publish
 from sds.tensors.columns import Facts
 from sds.tensors.format import VERSION, digest, order_of, to_json
 from sds.tensors.journal import Beginning, Part, keys_in_parts, orphans
-from sds.tensors.layout import pack
+from sds.tensors.layout import Block, pack
 from sds.tensors.lazy import realize
 from sds.tensors.local import LocalPlace
 from sds.tensors.shards import write_shard
@@ -32,11 +32,20 @@ from sds.tensors.uploads import MAX_SAMPLE, MAX_SHARD, Uploads, check_url
 from sds.units import format_bytes, parse_bytes
 from sds.urls import is_remote, local_path
 
-__all__ = ["TensorCacheWriter"]
+__all__ = ["Packed", "TensorCacheWriter"]
 
 # Headers are parsed whole by readers of plain safetensors, and bounded by them
 _MAX_HEADER = 48_000_000
 _MAX_BLOCKS = 200_000
+
+
+class Packed(NamedTuple):
+    """A sample as it will lie on disk. Its blocks are the sample's own memory, which must stay as it is until then."""
+
+    skeleton: bytes
+    bucket: bytes
+    blocks: Sequence[Block]
+    digests: Sequence[bytes]
 
 
 class TensorCacheWriter:
@@ -180,17 +189,24 @@ class TensorCacheWriter:
         Raises:
             TensorCacheError: the key is there already, the sample holds other objects, or the disk is full.
         """
+        self.append(key, self.pack(key, sample))
+
+    def pack(self, key: str, sample: Any) -> Packed:
+        """The first half of `add`: what takes time, outside of the lock, so that threads do it side by side."""
         if not isinstance(key, str):
             raise OptionError(f"key is no text: {key!r}", hint="such as the file's name, or str(number)")
-        mark = digest(_utf8(key))
-        # what takes time is done outside of the lock, so that threads do it side by side
+        _utf8(key)
         tensors = skeleton.Tensors()
         text = skeleton.encode(realize(sample), tensors)
         bucket, blocks = pack(tensors.values, tensors.fields)
         if self._uploads is not None and (size := sum(bucket.blocks)) > MAX_SAMPLE:
             hint = f"samples in a store have {format_bytes(MAX_SAMPLE)} at most: split it, or write to a local folder"
             raise TensorCacheError(f"sample is too large for a store: {format_bytes(size)}", hint=hint, key=key)
-        digests = [digest(block.data.numpy()) for block in blocks]
+        return Packed(text, to_json(bucket), blocks, [digest(block.data.numpy()) for block in blocks])
+
+    def append(self, key: str, packed: Packed) -> None:
+        """The second half of `add`: writes what `pack` gave."""
+        mark = digest(_utf8(key))
         with self._lock:
             self._check_open()
             if mark in self._new or self._is_committed(mark):
@@ -198,7 +214,7 @@ class TensorCacheWriter:
             with self._writing():
                 if self._part is None:
                     self._part = Part.begin(self._parts, Beginning(VERSION, self.generation, self.fingerprint))
-                self._part.append(key, text, to_json(bucket), blocks, digests)
+                self._part.append(key, *packed)
                 self._new.add(mark)
                 if self._is_full(self._part):
                     self._commit_rest()

@@ -34,6 +34,8 @@ class Remember:
         shard_size: bytes of tensors per file.
     """
 
+    is_ordered = False  # whether a process writes its rows in their order: one that builds a cache, not one that trains
+
     def __init__(
         self,
         transforms: Iterable[Transform] | Transform,

@@ -102,7 +102,16 @@ def test_an_opaque_object_is_refused_by_name(tmp_path: Path):
     write(tmp_path / "comfy", [[0]], control=Hook())
     with pytest.raises(TensorCacheError, match=r"opaque object: .*Hook") as caught:
         import_comfyui(tmp_path / "comfy", tmp_path / "cache")
-    assert "opaque='drop'" in str(caught.value)
+    assert "opaque='drop'" in str(caught.value) and "--drop-opaque" in str(caught.value)
+    assert not (tmp_path / "cache").exists()  # what was refused leaves nothing
+
+
+def test_a_folder_that_was_there_stays(tmp_path: Path):
+    write(tmp_path / "comfy", [[0]], control=Hook())
+    (tmp_path / "cache").mkdir()
+    with pytest.raises(TensorCacheError):
+        import_comfyui(tmp_path / "comfy", tmp_path / "cache")
+    assert (tmp_path / "cache").is_dir()
 
 
 def test_an_opaque_object_is_dropped_by_choice(tmp_path: Path, caplog: pytest.LogCaptureFixture):
@@ -187,7 +196,7 @@ def test_impossible_arguments_are_told(tmp_path: Path):
         import_comfyui(tmp_path, tmp_path / "cache")
     write(tmp_path / "comfy", [[0], [1]])
     (tmp_path / "comfy" / "shard_0000.pkl").unlink()
-    with pytest.raises(TensorCacheError, match="shard 0 of 2 is not there"):
+    with pytest.raises(TensorCacheError, match=r"shard_0000\.pkl is not there; .* 2 shards"):
         import_comfyui(tmp_path / "comfy", tmp_path / "cache")
     torch.save([1, 2], tmp_path / "shard_0000.pkl")
     with pytest.raises(TensorCacheError, match="not a shard of a ComfyUI dataset"):

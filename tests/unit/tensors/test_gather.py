@@ -1,5 +1,7 @@
 """Samples that are read together are those that are read one by one; a step of a loader is one set of sorted reads."""
 
+import gc
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +12,7 @@ import sds
 from sds.errors import ShardCorrupt, TensorCacheError, TooManyFailures
 from sds.tensors import TensorCache, TensorCacheWriter, realize
 from sds.tensors.gather import Gathered
-from sds.tensors.local import _File
+from sds.tensors.runs import OpenFile
 
 NUM = 24
 
@@ -83,6 +85,27 @@ def test_a_batch_is_there_as_soon_as_it_is_read(alike, tmp_path):
         assert dataset.delivery.pipeline.index.cache.num_reads <= 3 * len(TensorCache(alike).shard_names) * 2
 
 
+@pytest.mark.parametrize("is_batch", [False, True])
+def test_memory_comes_free_without_a_collection(alike, is_batch):
+    gc.disable()
+    try:
+        gathered = Gathered(TensorCache(alike), [3, 1], is_batch=is_batch)
+        gathered.read()
+        sample = gathered.sample(1)
+        watched = weakref.ref(gathered), weakref.ref(sample["latent"]["samples"])
+        del gathered, sample
+        assert [each() for each in watched] == [None, None]
+    finally:
+        gc.enable()
+
+
+def test_samples_with_one_skeleton_are_several(alike):
+    one, other = TensorCache(alike).read([3, 3])
+    one["latent"]["new"] = one["odd"].zero_()
+    assert other["latent"].keys() == {"samples"} and other["odd"].tolist() == [3, 3, 3]
+    assert TensorCache(alike)[3]["latent"].keys() == {"samples"}
+
+
 def test_samples_that_are_handed_out_share_no_memory(alike, tmp_path):
     with sds.StreamingDataset(alike, tmp_path / "cache") as dataset:
         for batch in sds.StreamingDataLoader(dataset, 8, collate_fn=list):
@@ -105,7 +128,7 @@ def test_a_disk_that_fails_is_told_with_the_file(alike):
     cache.read([0])
     place = cache.place
     [name] = place._files
-    place._files[name] = _File(Path("/proc/self/mem"))  # its first page is mapped by nobody: EIO
+    place._files[name] = OpenFile(Path("/proc/self/mem"))  # its first page is mapped by nobody: EIO
     with pytest.raises(TensorCacheError, match=f"cannot be read: .*{name}.safetensors: Input/output error"):
         cache.read([0])
 

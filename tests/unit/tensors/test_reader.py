@@ -11,7 +11,7 @@ import torch
 from remembering import sample_of
 from sds.errors import OptionError, TensorCacheError
 from sds.tensors import LazyTensor, TensorCache, TensorCacheWriter, TensorInfo, realize
-from sds.tensors.places import Want, coalesced
+from sds.tensors.places import coalesced
 
 
 def test_a_cache_is_a_sequence(build: Callable[..., Path]):
@@ -69,13 +69,13 @@ def test_neighbours_are_read_together(tmp_path: Path):
 
 
 def test_runs_are_sorted_and_bounded():
-    wants = [Want(start, memoryview(bytes(10))) for start in (100, 0, 15, 300, 310)]
-    runs = [[want.start for want in run] for run in coalesced(wants, 5)]
+    wants = [(start, memoryview(bytes(10))) for start in (100, 0, 15, 300, 310)]
+    runs = [[start for start, _ in run] for run in coalesced(wants, 5)]
     assert runs == [[0, 15], [100], [300, 310]]
 
 
 def test_overlapping_wants_are_separate_runs():
-    wants = [Want(start, memoryview(bytes(10))) for start in (0, 5)]
+    wants = [(start, memoryview(bytes(10))) for start in (0, 5)]
     assert [len(run) for run in coalesced(wants, 5)] == [1, 1]
 
 
