@@ -7,8 +7,10 @@ JPEG files of 500x375 with a label, in shards on SeaweedFS. Each run is a fresh 
 of the shards is there, which is made once (the time that took is printed). `bytes` hands out what is in the shards,
 `images` decodes and resizes to uint8 [3, 256, 256] with the same code on both sides, in batches of 64. WebDataset reads
 shard after shard; sds shuffles all samples of all shards. A rate is of a whole epoch,
-from construction to the last batch. Rounds interleave; the ratio is of medians. Then `ds[i]` for random i, one at a
-time, cold and from the cache. `next epochs` of sds find everything in the cache; WebDataset reads the store again.
+from construction to the last batch. Rounds interleave; the ratio is of medians. Where others work on the machine, CPU
+time says more: that of all processes of a run (workers and fetch server too), and that of the store beside it. Then
+`ds[i]` for random i, one at a time, cold and from the cache. `next epochs` of sds find everything in the cache;
+WebDataset reads the store again.
 """
 
 from __future__ import annotations
@@ -27,6 +29,8 @@ import tempfile
 import time
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 import sds
 import sds.dataset
@@ -74,20 +78,35 @@ class Decode:
         return {"image": sample["image"], "__key__": sample["__key__"]}
 
 
+def cpu_s() -> float:
+    """CPU seconds of this process and its children, the store's aside."""
+    own = psutil.Process()
+    times = own.cpu_times()
+    alive = [each.cpu_times() for each in own.children() if each.name() != "weed"]
+    return sum((*times[:4], *(second for each in alive for second in each[:4])))
+
+
+def store_cpu_s() -> float:
+    """CPU seconds of the store so far."""
+    found = [each.cpu_times() for each in psutil.Process().children(recursive=True) if each.name() == "weed"]
+    return sum(each.user + each.system for each in found)
+
+
 def run_webdataset(args: argparse.Namespace) -> dict[str, float]:
     sys.path.insert(0, args.webdataset)
     import webdataset as wds
     from torch.utils.data import DataLoader, default_collate
 
     urls = [f"{args.endpoint}/{BUCKET}/train-{number:04}.tar" for number in range(args.shards)]
-    start = time.perf_counter()
+    start, cpu = time.perf_counter(), cpu_s()
     pipeline = wds.WebDataset(urls, shardshuffle=False)
     if args.mode == "images":
         pipeline = pipeline.map(Decode())
     workers = min(args.workers, args.shards)
     collate = default_collate if args.mode == "images" else list
     loader = DataLoader(pipeline, BATCH, num_workers=workers, collate_fn=collate)
-    return {"samples": (num := count(loader)), "rate": num / (time.perf_counter() - start)}
+    num = count(loader)
+    return {"samples": num, "rate": num / (time.perf_counter() - start), "cpu": cpu_s() - cpu}
 
 
 def count(loader: Any) -> int:
@@ -110,14 +129,14 @@ def dataset(args: argparse.Namespace, **more: Any) -> sds.StreamingDataset:
 
 
 def run_sds(args: argparse.Namespace) -> dict[str, float]:
-    start = time.perf_counter()
+    start, cpu = time.perf_counter(), cpu_s()
     with dataset(args, transforms=chain() if args.mode == "images" else None) as ds:
         collate = None if args.mode == "images" else list
         with sds.StreamingDataLoader(ds, BATCH, collate_fn=collate, num_workers=args.workers) as loader:
             num = count(loader)
-            rate = num / (time.perf_counter() - start)
+            found = {"samples": num, "rate": num / (time.perf_counter() - start), "cpu": cpu_s() - cpu}
             start = time.perf_counter()
-            return {"samples": num, "rate": rate, "warm": count(loader) / (time.perf_counter() - start)}
+            return {**found, "warm": count(loader) / (time.perf_counter() - start)}
 
 
 def run_random(args: argparse.Namespace) -> dict[str, float]:
@@ -183,10 +202,13 @@ def main() -> None:
         for mode in ("bytes", "images"):
             rates: dict[str, list[float]] = {name: [] for name, _, _ in rows}
             warm: dict[str, list[float]] = {name: [] for name, _, _ in rows}
+            costs: dict[str, list[tuple[float, float]]] = {name: [] for name, _, _ in rows}
             for _ in range(args.rounds):
                 for name, run, workers in rows:
                     shutil.rmtree(Path(args.dst) / "objects", ignore_errors=True)
+                    before = store_cpu_s()
                     found = measure(run, args, mode, workers)
+                    costs[name].append((found["cpu"], store_cpu_s() - before))
                     assert found["samples"] == args.samples, (name, found)
                     rates[name].append(found["rate"])
                     warm[name].append(found.get("warm", 0.0))
@@ -194,7 +216,9 @@ def main() -> None:
             best = {run: max(medians[name] for name, each, _ in rows if each == run) for _, run, _ in rows}
             for name, rate in medians.items():
                 shown = ", ".join(f"{each:.0f}" for each in rates[name])
-                print(f"{mode:7} {name:34} {rate:7.0f} samples/s  ({shown})")
+                own, store = (1e6 * statistics.median(each) / args.samples for each in zip(*costs[name], strict=True))
+                cpu = f"{own:.0f} us CPU a sample, the store's {store:.0f} us"
+                print(f"{mode:7} {name:34} {rate:7.0f} samples/s  ({shown}), {cpu}")
             if args.webdataset:
                 again = max(statistics.median(each) for each in warm.values())
                 first, next_ = best["sds"] / best["webdataset"], again / best["webdataset"]

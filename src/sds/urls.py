@@ -55,7 +55,10 @@ def _scheme(url: str) -> str:
 
 def is_remote(url: str) -> bool:
     """Whether the text is a URL that must be fetched, rather than a local path or a file:// URL."""
-    return "://" in url and _scheme(url) not in ("", "file")
+    prefix, separator, _ = url.partition("://")
+    if not separator:
+        return False
+    return (SCHEMES.get(prefix) or _scheme(url)) not in ("", "file")
 
 
 def local_path(url: str) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -42,6 +43,19 @@ found = {'right': right_ones, 'error': error, 'warnings': warnings, 'on_disk': o
 print(json.dumps(found))
 """
 )
+
+
+# the fetch server says after a second that it is stuck, where others wait for twenty
+IMPATIENT = """
+import subprocess
+server = "import sys; from sds.fetch import server; server._STUCK_ON_DISK_S = 1.0; server.main(*sys.argv[1:3])"
+popen = subprocess.Popen
+def start(command, **options):
+    if command[1:3] == ['-m', 'sds.fetch.server']:
+        command = [command[0], '-c', server, *command[3:], 'sds.fetch.server']
+    return popen(command, **options)
+subprocess.Popen = start
+"""
 
 
 def can_mount() -> bool:
@@ -116,6 +130,58 @@ client.close()
 print(json.dumps(good))
 """
     assert on_small_disk(dst, 8 * SIZE, script, options={"limit": None}, urls=urls, size=SIZE) is True
+
+
+@needs_mount
+@pytest.mark.parametrize("limit", [None, 10_000 * SIZE])
+def test_more_files_in_use_than_the_disk_has_room_for_is_told(
+    http_server: HTTPServer, dst: Path, new_name: Callable[[], str], limit: int | None
+) -> None:
+    """Who holds all files waits for more: that never ends, unless somebody frees some disk, and nobody does."""
+    urls = fetching.publish(http_server, new_name(), [SIZE] * 12)
+    script = """
+held, error = client.submit([[(url, None)] for url in args['urls']]), ''
+try:
+    paths = [ticket.take()[0] for ticket in held]
+except Exception as caught:
+    error = f'{type(caught).__name__}: {caught}'
+client.close()
+print(json.dumps({'error': error, 'warnings': warnings}))
+"""
+    script = fetching.WARNINGS + IMPATIENT + script
+    options = {"limit": limit, "timeout_s": 60}  # for which, or ten times that, one waits where it is not sure
+    found = on_small_disk(dst, 6 * SIZE, script, options=options, urls=urls)
+    fetching.say(f"disk of {6 * SIZE}, limit {limit}: {found}")
+    assert found["error"].startswith("CacheFull") and "hint: free some disk (at least" in found["error"]
+    (warning,) = [text for text in found["warnings"] if "disk is full" in text]
+    told = re.search(r"goes on with ([\d.]+) KB .*; free some disk, or choose another `dst`", warning)
+    assert told is not None and 0 < float(told[1]) * 1000 <= 6 * SIZE
+
+
+@needs_mount
+def test_a_disk_that_others_free_is_noticed(http_server: HTTPServer, dst: Path, new_name: Callable[[], str]) -> None:
+    """All who hold files wait for more, but the disk is somebody else's: nobody is told, and it goes on at once."""
+    urls = fetching.publish(http_server, new_name(), [SIZE] * 4)
+    script = """
+import threading
+held = client.submit([[(url, None)] for url in args['urls'][:3]])
+paths = [ticket.take()[0] for ticket in held]
+name = args['options']['dst'] + '/theirs'
+theirs = os.open(name, os.O_WRONLY | os.O_CREAT)
+try:
+    while True: os.write(theirs, bytes(4096))
+except OSError: os.close(theirs)
+(next_one,) = client.submit([[(args['urls'][3], None)]])
+threading.Timer(1.5, os.unlink, [name]).start()
+began = time.monotonic()
+good = right(next_one.take()[0], args['urls'][3], args['size'])
+seconds = time.monotonic() - began
+client.close()
+print(json.dumps([good, seconds]))
+"""
+    good, seconds = on_small_disk(dst, 8 * SIZE, script, options={"limit": None}, urls=urls, size=SIZE)
+    fetching.say(f"a disk that came free after 1.5 s was used after {seconds:.1f} s")
+    assert good and seconds < 30, "not after the minute for which a full disk is believed to be full"
 
 
 @needs_mount

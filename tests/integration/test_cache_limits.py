@@ -265,3 +265,27 @@ def test_a_loader_with_a_window_in_bytes(index: Path, dst: Path) -> None:
         assert [int(i) for batch in loader for i in batch["index"]] == list(range(24))
         assert loader.stats().misses == 24
     dataset.close()
+
+
+def test_what_is_prefetched_does_not_put_out_what_the_epoch_needs_later(
+    http_server: HTTPServer, tmp_path: Path, dst: Path, new_name: Callable[[], str]
+) -> None:
+    """A window of 128 samples (the default), a cache with room for 100 of 200, and a consumer that takes its time."""
+    urls = fetching.publish(http_server, new_name(), [SIZE] * 200)
+    index = tmp_path / "index.csv"
+    index.write_text("index,url\n" + "\n".join(f"{i},{url}" for i, url in enumerate(urls)) + "\n")
+
+    def slowly(sample: dict[str, Any]) -> dict[str, Any]:
+        time.sleep(0.005)
+        return read(sample)
+
+    dataset = dataset_of(index, dst, transforms=[slowly], cache_limit=100 * SIZE, shuffle_seed=3)
+    with dataset, sds.StreamingDataLoader(dataset, 8, num_threads=2) as loader:
+        list(loader)
+        before = http_server.requests()
+        list(loader)
+        list(loader)
+        fetched = http_server.requests() - before
+        stats = dataset.stats()
+    assert 200 <= fetched <= 260, "the best possible is half of each epoch"
+    assert stats.requests == 200 + fetched, "all are counted"

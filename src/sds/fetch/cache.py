@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 
 from sds.fetch.evict import Idle
-from sds.fetch.folder import key_of, make_folder, name_of, part_name, scan, unlink, unusable
+from sds.fetch.folder import free_bytes, key_of, make_folder, part_name, publish, scan, unlink, written_bytes
 
 __all__ = ["Cache", "Entry", "key_of"]
 
@@ -64,6 +64,7 @@ class Cache:
         self._num_parts = secrets.randbits(40)  # nobody can put something else there before
         self._parts: set[str] = set()
         self._ceiling = 0  # what a full disk has for us
+        self._free = 0  # what it said was left when it refused a body
         self._full_until = 0.0
         self._reconcile(_at_times(on_progress), distrust_s)
 
@@ -121,17 +122,32 @@ class Cache:
             self._forget(key)
 
     def note_full_disk(self) -> bool:
-        """The disk refused a body, whose room was given back: for a while, what is used now is all that there may be.
+        """The disk refused a body, whose room was given back: for a while, what we have there is all that there may be.
 
-        False if nothing else of ours is there: no eviction will help.
+        Room that was only set aside counts as far as the disk has it. False if nothing else of ours is there: no
+        eviction will help.
         """
         if not self.used:
             self._full_until = 0.0
             return False
-        self._ceiling = self.used
+        self._free = free_bytes(self.folder)
+        self._ceiling = min(self.used, self._on_disk + self._free)
         self._full_until = time.monotonic() + _FULL_S
         self.on_full_disk()
         return True
+
+    @property
+    def _on_disk(self) -> int:
+        """Bytes of files and of unfinished ones, without what is only set aside for them."""
+        return self.used - self.reserved + sum(map(written_bytes, self._parts))
+
+    def look_at_disk(self, wanted: int) -> None:
+        """If somebody else has freed so many bytes of a full disk, they are ours to use."""
+        if not self.is_disk_full or self._free >= wanted:  # it refused what it said it had: its word is worth nothing
+            return
+        free = free_bytes(self.folder)
+        if free - self._free >= wanted:
+            self._free, self._ceiling = free, self._on_disk + free
 
     def lease(self, key: str) -> Entry:
         """Promises that a file stays until it is released as often as it was leased."""
@@ -173,8 +189,14 @@ class Cache:
 
     def part_path(self, key: str) -> str:
         """A name for a body that is being written, in the folder where it will stay."""
+        part = self.name_part(key)
+        make_folder(os.path.dirname(part))  # each time: somebody may have deleted it, or put a link in its place
+        return part
+
+    def name_part(self, key: str) -> str:
+        """The same, without a look at the disk: whoever writes the file makes its folder."""
         self._num_parts += 1
-        part = f"{self._bucket(key)}/{part_name(key, self._num_parts)}"
+        part = f"{self.folder}/{key[:2]}/{part_name(key, self._num_parts)}"
         self._parts.add(part)
         return part
 
@@ -186,21 +208,24 @@ class Cache:
     def commit(self, key: str, part: str, size: int, suffix: str) -> Entry:
         """Publishes a whole body under its final name; its reservation becomes the file, leased once to the caller."""
         assert key not in self._entries
-        path = f"{os.path.dirname(part)}/{name_of(key, size, suffix)}"
-        try:
-            os.rename(part, path)
-        except OSError as error:
-            raise unusable(path, error) from error
+        return self.enter(key, part, publish(part, key, size, suffix), size)
+
+    def enter(self, key: str, part: str, path: str, size: int) -> Entry:
+        """Takes a body into the books that was published already."""
+        assert key not in self._entries
         self._parts.discard(part)
         self.reserved -= size
+        self._ceiling = max(
+            self._ceiling, self.used - self.reserved
+        )  # it was on its way when the disk was full, and fits
         entry = self._entries[key] = Entry(key, path, size, time.time())
         entry.num_leases = 1  # or it might be evicted before whoever asked for it has leased it
         return entry
 
     def shrink(self) -> None:
         """Evicts idle files until the limit holds, as far as that is possible now."""
-        if (room := self.room) is not None and self.used > room:
-            self._evict(self.used - room)
+        if self.limit is not None and self.used > self.limit:  # a full disk needs no files to go until one shall come
+            self._evict(self.used - self.limit)
 
     def sweep(self) -> None:
         """Removes the unfinished files: the server ends, and nobody will finish them."""
@@ -222,11 +247,6 @@ class Cache:
         self._idle.remove(key)
         if unlink(entry.path):
             self.used -= entry.size
-
-    def _bucket(self, key: str) -> str:
-        folder = f"{self.folder}/{key[:2]}"
-        make_folder(folder)  # each time: somebody may have deleted it, or put a link in its place
-        return folder
 
     def _reconcile(self, on_progress: Callable[[], None], distrust_s: float | None) -> None:
         """Learns from the folder what is there; removes unfinished and damaged files that an earlier server made."""

@@ -34,11 +34,16 @@ _DEPTH_EVERY = 16  # looking costs microseconds
 class Ticket:
     """A claim on some files: `take` waits for them and gives their paths, `release` lets them go."""
 
-    __slots__ = ("_client", "_counted", "_error", "_files", "_is_over", "_link", "_local", "_others", "_pending")
+    __slots__ = (
+        *("_client", "_counted", "_error", "_files", "_in_parts", "_is_over", "_link", "_local", "_others"),
+        *("_pending", "may_widen"),
+    )
 
     def __init__(self, client: FetchClient, files: Sequence[p.File]) -> None:
         self._client = client
-        self._files = [p.File(*file) for file in files]
+        self._files = [file if type(file) is p.File else p.File(*file) for file in files]
+        self._in_parts = any(file.span is not None for file in self._files)
+        self.may_widen = self._in_parts and any(file.whole_up_to for file in self._files)  # see `follow_up`
         self._local: list[str | None] = []
         self._error: SdsError | None = None
         try:
@@ -92,7 +97,7 @@ class Ticket:
             reply = self._wait()
         except UnsupportedSource:  # it is to be had whole, or not at all
             reply = None
-        if self.follow_up() or reply is None:
+        if (self._in_parts and self.follow_up()) or reply is None:
             reply = self._wait()
         self._count(reply)
         remote = iter(reply.paths)
@@ -114,13 +119,13 @@ class Ticket:
         Whoever prefetches calls it now and then, so that the rest is on its way before it is needed.
         """
         pending, link = self._pending, self._link
-        if pending is None or link is None or link is not self._client.current_link():
+        if not self._in_parts or pending is None or link is None or link is not self._client.current_link():
             return False
         wanted = files = pending.request.files
         reply = pending.reply  # once: it may be given back at any moment
         if isinstance(pending.error, UnsupportedSource):
             wanted = [p.File(file.url, file.version) for file in files]
-        elif reply is not None:
+        elif reply is not None and self.may_widen:
             wanted = [_widened(file, path) for file, path in zip(files, reply.paths, strict=True)]
         if wanted == files:
             return False
@@ -153,15 +158,20 @@ class Ticket:
     def _count(self, reply: Any) -> None:
         if not self._counted:
             self._counted = True
-            counts = dict(reply.counts)
-            if "wait_ms" in counts:
-                self._client.tally.add_wait("room", counts.pop("wait_ms") / 1000)
-            for name, number in counts.items():
-                self._client.tally.count(name, number)
-            if self._pending is not None:
+            tally = self._client.tally
+            for name, number in reply.counts.items():
+                if name == "wait_ms":
+                    tally.add_wait("room", number / 1000)
+                else:
+                    tally.count(name, number)
+            if reply.trips and self._pending is not None:
                 self._client.pay(self._pending.request.files, reply.trips)
 
     def _wait(self) -> Any:
+        pending, link = self._pending, self._link
+        if pending is not None and link is not None and link is self._client.current_link() and link.take_now(pending):
+            self._client.note_depth(link)
+            return pending.reply
         options = self._client.options
         subject = redact(next(file.url for file in self._files if is_remote(file.url)))
         # longer than the server waits before it says what is wrong

@@ -58,8 +58,10 @@ class Flight:
         self.waits_since: float | None = None  # when it first parked
         self.parked_at = 0.0
         self.waited_s = 0.0  # how long it was parked, in all
+        self.left_at = 0.0  # when it was parked last
         self.may_probe = False  # it may ask for its size without any room
         self.part = ""  # the file that is being written
+        self.path = ""  # where it was published, before the books say so
         self.suffix = ""  # of the final file
         self.num_retries = 0
         self.disagreed: str | None = None  # the digest of a body that is not the one the store promised

@@ -12,16 +12,19 @@ when its answer comes at last.
 from __future__ import annotations
 
 import logging
+import os
 import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from sds.errors import FetchError, SdsError
 from sds.fetch.bodies import DiskFull, write
 from sds.fetch.cache import Cache, Entry
 from sds.fetch.download import WHOLE, Download, Lost
 from sds.fetch.flight import Attempt, Flight, Passenger, Waiter, crowded, defect, dropped
+from sds.fetch.folder import make_folder, publish
 from sds.fetch.later import Later
 from sds.fetch.room import Room
 from sds.fetch.spans import Span
@@ -36,6 +39,7 @@ log = logging.getLogger("sds.fetch")
 
 _MAX_THREADS = 256
 _NUM_WRITERS = 2
+_MAX_AT_ONCE = 16  # bodies that a writer takes at once: each shares locks and replies with the others
 _TICK_S = 0.05
 _DEFECTS = (KeyError, IndexError, AttributeError, TypeError, NameError, AssertionError)
 
@@ -151,6 +155,11 @@ class Flights:
         """Bytes that an object takes, as a rule, but never more than there may be."""
         return self._room.usual_size
 
+    @property
+    def largest_size(self) -> int:
+        """Bytes of the largest object so far."""
+        return self._room.largest_size
+
     def probe(self) -> None:
         """Lets the first parked flight ask for its size, if that was only guessed. Under the lock."""
         self._room.probe()
@@ -259,27 +268,46 @@ class Flights:
 
     def _write_bodies(self) -> None:
         while True:
-            attempt = self._unwritten.get()
-            flight = attempt.flight
-            if not attempt.has_won:
-                with self._lock:
-                    self._settle(attempt, None, True)
-                if not attempt.has_won:  # another one was first
-                    continue
-            outcome: SdsError | None = None
-            try:
-                with self._lock:
-                    flight.part = self._cache.part_path(flight.key)
-                write(flight.part, attempt.body or ())
-            except SdsError as error:
-                outcome = error
-            except Exception as error:  # noqa: BLE001 (a thread boundary: a defect of ours must not leave anybody waiting)
-                outcome = defect(flight, error)
-            self._download.forget(attempt)
-            del attempt  # or it would stay in memory until the next one comes
-            with self._lock:
-                self._finish(flight, outcome)
+            attempts = [self._unwritten.get()]
+            share = self._unwritten.qsize() // _NUM_WRITERS  # the other writers have theirs
+            with suppress(queue.Empty):
+                for _ in range(min(share, _MAX_AT_ONCE - 1)):
+                    attempts.append(self._unwritten.get_nowait())  # noqa: PERF401 (nothing may be lost on the way)
+            self._write_all(attempts)
+            del attempts  # or their bodies would stay in memory until the next one comes
             self._tell()
+
+    def _write_all(self, attempts: list[Attempt]) -> None:
+        """Writes small bodies and publishes them; what waits together is told together."""
+        with self._lock:
+            for attempt in attempts:
+                if not attempt.has_won:
+                    self._settle(attempt, None, True)
+            attempts = [attempt for attempt in attempts if attempt.has_won]  # else another one was first
+            for attempt in attempts:
+                attempt.flight.part = self._cache.name_part(attempt.flight.key)
+        # not under the lock: whoever waits for the disk, and then for the interpreter, would stop all others
+        outcomes = [self._write_body(attempt) for attempt in attempts]
+        with self._lock:
+            # first those that are on the disk: if it refused another one, they are part of what it has
+            for attempt, outcome in sorted(zip(attempts, outcomes, strict=True), key=lambda each: each[1] is not None):
+                self._finish(attempt.flight, outcome)
+
+    def _write_body(self, attempt: Attempt) -> SdsError | None:
+        """Writes one body to its file, under its final name in the end; what went wrong."""
+        flight = attempt.flight
+        try:
+            assert flight.reserved is not None, "room before bytes"
+            make_folder(os.path.dirname(flight.part))
+            write(flight.part, attempt.body or ())
+            flight.path = publish(flight.part, flight.key, flight.reserved, flight.suffix)
+        except SdsError as error:
+            return error
+        except Exception as error:  # noqa: BLE001 (a thread boundary: a defect of ours must not leave anybody waiting)
+            return defect(flight, error)
+        finally:
+            self._download.forget(attempt)
+        return None
 
     def _keep_time(self) -> None:
         """Sends off what is due to be tried again, and second requests for stragglers."""
@@ -328,7 +356,9 @@ class Flights:
         entry: Entry | None = None
         if flight.part and flight.reserved is not None and error is None:
             try:
-                entry = self._cache.commit(flight.key, flight.part, flight.reserved, flight.suffix)
+                if not flight.path:
+                    flight.path = publish(flight.part, flight.key, flight.reserved, flight.suffix)
+                entry = self._cache.enter(flight.key, flight.part, flight.path, flight.reserved)
                 flight.counts["bytes_downloaded"] += flight.reserved
                 flight.part, flight.reserved = "", None
             except SdsError as unusable:

@@ -15,7 +15,10 @@ from typing import NamedTuple
 
 from sds.errors import CacheError
 
-__all__ = ["Found", "key_of", "make_folder", "name_of", "part_name", "scan", "unlink", "unusable"]
+__all__ = [
+    *("Found", "free_bytes", "key_of", "make_folder", "name_of", "part_name", "publish", "scan", "unlink", "unusable"),
+    "written_bytes",
+]
 
 # a part of an object ends in the size and the version of the whole: .of75000000.0123456789abcdef
 _ENDING = r"\.of\d{1,15}\.[0-9a-f]{16}|\.[A-Za-z0-9]{1,16}"
@@ -39,6 +42,16 @@ def name_of(key: str, size: int, suffix: str) -> str:
 def part_name(key: str, number: int) -> str:
     """The name of a body that is being written."""
     return f"part-{number}-{key}"
+
+
+def publish(part: str, key: str, size: int, suffix: str) -> str:
+    """Gives a body that is whole its final name; its path."""
+    path = f"{os.path.dirname(part)}/{name_of(key, size, suffix)}"
+    try:
+        os.rename(part, path)
+    except OSError as error:
+        raise unusable(path, error) from error
+    return path
 
 
 class Found(NamedTuple):
@@ -107,6 +120,23 @@ def unlink(path: str) -> bool:
     except OSError:
         return False
     return True
+
+
+def free_bytes(folder: str) -> int:
+    """What the disk has left for us, by its own word; a quota may allow less."""
+    try:
+        facts = os.statvfs(folder)
+    except OSError:
+        return 0
+    return facts.f_bavail * facts.f_frsize
+
+
+def written_bytes(path: str) -> int:
+    """What a file takes on the disk by now; nothing if it is not there."""
+    try:
+        return os.lstat(path).st_blocks * 512
+    except OSError:
+        return 0
 
 
 def unusable(folder: str, error: OSError) -> CacheError:

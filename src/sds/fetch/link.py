@@ -26,7 +26,7 @@ __all__ = ["Link", "Pending", "abandon_all"]
 
 log = logging.getLogger("sds.fetch")
 
-_RELEASES_PER_FRAME = 16
+_RELEASES_PER_FRAME = 32
 _TELL_S = 2.0
 _TURN_S = 0.05  # how soon somebody who waits to send notices that it is over
 _SAY_AFTER_S = 0.25  # most answers come sooner, and cost no word
@@ -86,9 +86,15 @@ class Link:
                 for pending in pendings:
                     self._live[pending.request.id] = pending
                 messages = self._unsent_releases()
-            if messages:
-                self._send(p.encode(messages))
-            self._send(frame)
+            self._send(p.encode(messages) + frame if messages else frame)
+
+    def take_now(self, pending: Pending) -> bool:
+        """Marks what a request got as in use, if that is here: nobody need wait for it."""
+        with self._state:
+            if pending.reply is None:
+                return False
+            pending.in_use, pending.holder = True, threading.get_ident()
+            return True
 
     def wait(self, pending: Pending, *, subject: str, patience_s: float) -> None:
         """Returns when there is an answer, and marks it as in use; raises its error, or FetchTimeout."""

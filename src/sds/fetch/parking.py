@@ -14,12 +14,16 @@ __all__ = ["Parking"]
 
 
 class Numbered(Protocol):
-    """What can park: `number` is its place in the order of asking, `waited_s` adds up how long it was parked."""
+    """What can park: `number` is its place in the order of asking, `waited_s` adds up how long it was parked.
+
+    `left_at` is when it was parked last.
+    """
 
     number: int
     is_parked: bool
     parked_at: float
     waited_s: float
+    left_at: float
 
 
 T = TypeVar("T", bound=Numbered)
@@ -50,14 +54,12 @@ class Parking(list[tuple[int, T]]):
         first = self.first()
         if first is not None:
             heapq.heappop(self)
-            first.is_parked = False
-            first.waited_s += time.monotonic() - first.parked_at
+            _leave(first)
         return first
 
     def take_out(self, each: T) -> None:
         """This one is parked no more, wherever it stands."""
-        each.is_parked = False
-        each.waited_s += time.monotonic() - each.parked_at
+        _leave(each)
         self._tidy()
 
     def desert(self, each: T) -> None:
@@ -71,3 +73,9 @@ class Parking(list[tuple[int, T]]):
         self[:] = [(number, other) for number, other in self if other.is_parked]
         heapq.heapify(self)
         self._num_deserted = 0
+
+
+def _leave(each: Numbered) -> None:
+    each.is_parked = False
+    each.left_at = time.monotonic()
+    each.waited_s += each.left_at - each.parked_at

@@ -5,14 +5,14 @@ Comes in: flights and the cache, under the server's lock. Goes out: text, or the
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
 
 from sds.errors import CacheFull
 from sds.fetch.cache import Cache
 from sds.fetch.flights import Flight
-from sds.units import format_bytes
+from sds.fetch.folder import written_bytes
+from sds.units import counted, format_bytes
 from sds.urls import redact
 
 __all__ = ["describe", "too_small"]
@@ -30,7 +30,7 @@ def describe(flights: Sequence[Flight], cache: Cache) -> str:
 
 def _state(flight: Flight, cache: Cache) -> str:
     if flight.is_parked:
-        waited_s = time.monotonic() - flight.parked_at
+        waited_s = time.monotonic() - (flight.waits_since or flight.parked_at)  # it may have tried in between
         return (
             f"it waits for room in the cache for {waited_s:.0f} s: {format_bytes(flight.wanted)} are wanted, "
             f"{format_bytes(cache.leased_bytes)} of {_limit(cache)} are in use"
@@ -45,25 +45,39 @@ def _state(flight: Flight, cache: Cache) -> str:
 
 def _written(flight: Flight) -> int:
     """Bytes of a flight that are on disk; a small body is in memory until it is whole."""
-    try:
-        return min(os.lstat(flight.part).st_blocks * 512, flight.size or 0) if flight.part else 0
-    except OSError:
-        return 0
+    return min(written_bytes(flight.part), flight.size or 0) if flight.part else 0
 
 
 def _limit(cache: Cache) -> str:
     return "a disk that is full" if cache.is_disk_full else format_bytes(cache.limit or 0)
 
 
-def too_small(cache: Cache, flight: Flight, waited_s: float, num_holders: int, wanted: int) -> CacheFull:
-    """The error of somebody for whom there will be no room; `wanted`: bytes of all that this client waits for."""
+def too_small(
+    cache: Cache, flight: Flight, waited_s: float, num_holders: int, wanted: int, largest: int = 0
+) -> CacheFull:
+    """The error of somebody for whom there will be no room.
+
+    Args:
+        cache: the cache that has none.
+        flight: the first that waits for it.
+        waited_s: for how long.
+        num_holders: clients that hold files.
+        wanted: bytes of all that somebody waits for.
+        largest: bytes of the largest object so far.
+    """
     held, url = cache.leased_bytes, redact(flight.url)
-    hint = f"cache_limit of at least {held + max(wanted, flight.wanted)} bytes, or fewer processes, or smaller batches"
+    needed = held + max(wanted, flight.wanted)
+    hint = (
+        f"cache_limit of at least {needed} bytes for what is asked for now; later batches of paths may need more: "
+        f"room for prefetch_batches + 2 of them (for each worker), at {max(largest, flight.wanted)} bytes a file, the "
+        "largest so far, is on the safe side; or fewer processes, or smaller batches"
+    )
     if cache.is_disk_full:
-        hint = "free some disk, or choose another `dst`; or fewer processes, or smaller batches"
+        missing = format_bytes(max(needed - (cache.room or 0), flight.wanted))
+        hint = f"free some disk (at least {missing}), or choose another `dst`; or fewer processes, or smaller batches"
     return CacheFull(
         f"no room in the cache for {waited_s:.0f} s: {format_bytes(held)} of {_limit(cache)} are in use "
-        f"by {num_holders} clients, and {format_bytes(flight.wanted)} more are wanted for {url}",
+        f"by {counted(num_holders, 'client')}, and {format_bytes(flight.wanted)} more are wanted for {url}",
         hint=hint,
         url=url,
     )

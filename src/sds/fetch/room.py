@@ -36,6 +36,7 @@ class Room:
         self._usual_size = _FIRST_GUESS
         self._num_sized = 0
         self._num_hurried = 0
+        self.largest_size = 0  # of all objects so far
 
     @property
     def is_careful(self) -> bool:
@@ -113,6 +114,7 @@ class Room:
             self._num_sized += 1
             self._usual_size += (size - self._usual_size) / min(self._num_sized, _MEMORY)
         flight.size = size
+        self.largest_size = max(self.largest_size, size)
         self._probing.discard(flight.number)
         limit = self._cache.limit
         if limit is not None and size > limit:

@@ -47,6 +47,7 @@ _EXPIRE_EVERY_S = 1.0
 _ANSWER_S = 5.0  # how long a client may take to say whether it is paused
 _OWN_PATIENCE = 10  # times the timeout, for a client that holds files itself: it may let go of them when it goes on
 _STUCK_S = 5.0  # how long all who hold files must say that nothing comes free by itself: then it is said at once
+_STUCK_ON_DISK_S = 20.0  # the same when the disk is full: others may free some of it
 
 
 class Server:
@@ -163,6 +164,8 @@ class Server:
         if now - self._expired_at > _EXPIRE_EVERY_S:
             self._expired_at = now
             self.cache.expire()
+            if (starving := self.flights.starving()) is not None:
+                self.cache.look_at_disk(starving[1].wanted)
         self._relieve()
 
     def _warn_of_full_disk(self) -> None:
@@ -185,7 +188,7 @@ class Server:
         if self.flights.num_active and waited_s < _PATIENCE_S:
             return  # what is on its way may land and be let go of soon
         blocked = [(f, t) for f in self.flights.parked() for t in _wanted(f)]
-        if not blocked and waited_s > _PATIENCE_S:
+        if not blocked:
             return  # nobody needs it yet
         if self._end_hopeless(blocked):
             return
@@ -248,24 +251,28 @@ class Server:
 
     def _end_stuck(self, blocked: list[tuple[Flight, Ticket]], now: float) -> bool:
         """Tells the first who waits that the limit is too small, if that is sure: all who hold files wait for more."""
-        if not blocked or self.cache.limit is None or self.cache.is_disk_full:
+        room = self.cache.room
+        if not blocked or room is None:
             return False
-        if now - self.flights.landed_at < _STUCK_S:
+        stuck_s = _STUCK_ON_DISK_S if self.cache.is_disk_full else _STUCK_S
+        if now - self.flights.landed_at < stuck_s:
             return False  # something came, and may be let go of
-        if not all(session.is_stuck(now - _STUCK_S, self._trimmed_at) for session in self._sessions):
+        if not all(session.is_stuck(now - stuck_s, self._trimmed_at) for session in self._sessions):
             return False
         if self.flights.ask_sizes([flight for flight, _ in blocked]):
             return True  # the error shall name a limit that does
         flight, ticket = blocked[0]
         held = [each for session in self._sessions for id in session.in_use if (each := session.tickets.get(id))]
-        if sum(_sizes([ticket, *held]).values()) <= self.cache.limit:
+        if sum(_sizes([ticket, *held]).values()) <= room:
             return False  # it waits behind another, or for what is only prefetched
         self._give_up(flight, ticket, now - (ticket.wanted_since or now))
         return True
 
     def _give_up(self, flight: Flight, ticket: Ticket, waited_s: float) -> None:
         num_holders = sum(any(any(t.entries) for t in s.tickets.values()) for s in self._sessions)
-        error = too_small(self.cache, flight, waited_s, num_holders, _wanted_by(self._sessions))
+        error = too_small(
+            self.cache, flight, waited_s, num_holders, _wanted_by(self._sessions), self.flights.largest_size
+        )
         for each in [flight, *ticket.flights]:
             if each.is_parked:
                 self.flights.give_up(each, ticket, error)
@@ -320,7 +327,10 @@ def _guest(claim: Claim) -> str:
 
 def _full_disk(cache: Cache) -> str:
     limit = "there is no cache_limit" if cache.limit is None else f"cache_limit is {format_bytes(cache.limit)}"
-    return f"the disk is full: the cache goes on with {format_bytes(cache.room or 0)} ({limit})"
+    return (
+        f"the disk is full: the cache goes on with {format_bytes(cache.room or 0)} ({limit}); "
+        "free some disk, or choose another `dst`"
+    )
 
 
 def _show_life() -> None:

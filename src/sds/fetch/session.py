@@ -19,7 +19,7 @@ from sds.fetch.outbox import Outbox
 from sds.fetch.reports import describe
 from sds.fetch.versions import Changed
 from sds.storage import StoreOptions
-from sds.urls import split
+from sds.urls import root_of, split
 
 if TYPE_CHECKING:
     from sds.fetch.server import Server
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 __all__ = ["Session", "Ticket"]
 
 _MAX_CHANGES = 3  # how often an object may change between the question for its version and its download
+_PREFETCHED = 8  # the part of a client's share that holds what nobody waits for yet is one in so many,
+_NUM_PREFETCHED = 16  # or so many objects of usual size, if that is more
+_MAX_ROOTS = 1000  # whose endpoints are remembered: an index may name millions of hosts
 
 
 class Ticket:
@@ -44,6 +47,7 @@ class Ticket:
         self.trips: list[p.Trip] = []
         self.error: SdsError | None = None
         self.wanted_since: float | None = None  # when the client said that somebody waits for it
+        self.is_taken = False  # somebody waits for a later one: what this one got is in use
         self.num_changes = 0  # how often an object was found changed since its version was asked for
         self._lent: set[int] = set()  # files that were here, and made way for a while
 
@@ -93,9 +97,9 @@ class Ticket:
         """What the client is told."""
         if self.error is not None:
             return p.Failed.of(self.id, self.error, self.trips)
-        waited_s = [flight.waited_s for flight in self.flights if flight.waited_s]
-        if waited_s:  # for room
-            self.counts |= {"waits": len(waited_s), "wait_ms": round(1000 * sum(waited_s))}
+        waited = [flight for flight in self.flights if flight.waited_s]
+        if waited:  # for room
+            self.counts |= {"waits": len(waited), "wait_ms": round(1000 * self.session.add_waits(waited))}
         return p.Got(self.id, [entry.path for entry in self.entries if entry], self.counts, self.trips)
 
 
@@ -109,14 +113,17 @@ class Session:
         self._is_welcome = False
         self.options = p.FetchOptions(dst="")
         self.store_options = StoreOptions()
+        self._endpoints: dict[str, str | None] = {}  # by bucket or host
         self.tickets: dict[int, Ticket] = {}
         self._num_bytes = 0  # what its tickets keep in the cache
+        self._num_bytes_ahead = 0  # of them, what nobody uses or waits for yet
         self._deferred: dict[int, p.Get] = {}  # asked for, and put off until something is released
         self._is_beginning = False
         self.is_paused = False  # whoever takes its batches does something else: what it holds comes free later
         self.answered_at = 0.0  # when it said so, or the contrary
         self.stuck_since: float | None = None  # since when it says that what it holds does not come free by itself
         self.in_use: list[int] = []  # the ids of what it holds then
+        self._waits_until = 0.0  # up to when its waits for room have been counted
 
     def run(self) -> None:
         """Serves the client until it hangs up."""
@@ -174,9 +181,21 @@ class Session:
             if self._deferred:
                 self.begin_deferred()
 
+    def add_waits(self, flights: list[Flight]) -> float:
+        """Seconds in which flights waited for room and none that was counted before did: hundreds wait side by side."""
+        waited_s = 0.0
+        for flight in sorted(flights, key=lambda each: each.left_at):
+            since = max(self._waits_until, flight.waits_since or 0.0)
+            waited_s += max(0.0, min(flight.waited_s, flight.left_at - since))
+            self._waits_until = max(self._waits_until, flight.left_at)
+        return waited_s
+
     def _count(self, ticket: Ticket, num_bytes: int) -> None:
-        self._num_bytes += num_bytes - ticket.num_bytes
+        more = num_bytes - ticket.num_bytes
         ticket.num_bytes = num_bytes
+        self._num_bytes += more
+        if not ticket.is_taken:
+            self._num_bytes_ahead += more
 
     def _hello(self, hello: p.Hello) -> None:
         if hello.version != p.VERSION:
@@ -192,6 +211,7 @@ class Session:
             return
         self._is_welcome = True
         self.options = hello.options
+        self._endpoints.clear()
         self.store_options = self._server.flights.stores.intern(
             StoreOptions(
                 settings=hello.options.settings,
@@ -212,13 +232,18 @@ class Session:
             self._begin(request)
 
     def _want(self, id: int) -> None:
+        for ticket in self.tickets.values():  # tickets are taken in the order of their numbers
+            if ticket.id < id and not ticket.is_taken:
+                ticket.is_taken = True
+                self._num_bytes_ahead -= ticket.num_bytes
         if id in self._deferred:
             self._begin(self._deferred.pop(id))
-        ticket = self.tickets.get(id)
-        if ticket is not None and ticket.wanted_since is None:
-            ticket.wanted_since = time.monotonic()
-            for flight in ticket.flights:
+        wanted = self.tickets.get(id)
+        if wanted is not None and wanted.wanted_since is None:
+            wanted.wanted_since = time.monotonic()
+            for flight in wanted.flights:
                 self._server.flights.hurry(flight)
+        self.begin_deferred()
 
     def _answered(self, pause: p.Pause) -> None:
         self.is_paused, self.answered_at = pause.is_paused, time.monotonic()
@@ -250,12 +275,19 @@ class Session:
     def _has_room(self, request: p.Get) -> bool:
         """Whether a request fits into this client's share of the cache, by the size that objects usually have.
 
-        Without shares, files that one client only prefetched would keep out those that another one needs now.
+        Without shares, files that one client only prefetched would keep out those that another one needs now. And what
+        is prefetched puts out what a later part of the epoch would have found: most of a share is left to that.
         """
-        bounds = [each for each in (self._server.share, self.options.ahead_bytes) if each is not None]
-        if not bounds or not self.tickets:
+        share, ahead, usual = self._server.share, self.options.ahead_bytes, self._server.flights.usual_size
+        if (share is None and ahead is None) or not self.tickets:
             return True
-        return self._num_bytes + len(request.files) * self._server.flights.usual_size <= min(bounds)
+        more = len(request.files) * usual
+        if ahead is not None and self._num_bytes + more > ahead:
+            return False
+        if share is None:
+            return True
+        may_prefetch = max(share // _PREFETCHED, _NUM_PREFETCHED * usual)
+        return self._num_bytes + more <= share and self._num_bytes_ahead + more <= may_prefetch
 
     def begin_deferred(self) -> None:
         """Begins what was put off, as far as there is room now. Under the server's lock."""
@@ -325,19 +357,31 @@ class Session:
         """A file that is there is leased; for one that is not, a flight begins."""
         server, url, span = self._server, file.url, file.span
         try:
-            endpoint = self.store_options.endpoint(split(url).scheme)
-            whole = key_of(url, version, endpoint)
-            key = whole if span is None or server.cache.find(whole) else key_of(url, version, endpoint, span)
+            endpoint = self._endpoint(url)
         except SdsError as error:
             ticket.failed(slot, error, {})
             return
-        if server.cache.find(key) is not None:
+        key = key_of(url, version, endpoint)
+        found = server.cache.find(key)
+        if found is None and span is not None:
+            key = key_of(url, version, endpoint, span)
+            found = server.cache.find(key)
+        if found is not None:
             ticket.landed(slot, server.cache.lease(key), {"hits": 1})
         else:
             flight = server.flights.join(key, url, version, self.store_options, ticket, slot, span)
             ticket.flights.append(flight)
             if ticket.wanted_since is not None:
                 server.flights.hurry(flight)
+
+    def _endpoint(self, url: str) -> str | None:
+        """Where a URL leads; an error if it makes no sense."""
+        root = root_of(url)
+        if root not in self._endpoints:
+            if len(self._endpoints) >= _MAX_ROOTS:
+                self._endpoints.clear()
+            self._endpoints[root] = self.store_options.endpoint(split(url).scheme)
+        return self._endpoints[root]
 
     def _describe(self, id: int) -> str:
         """What is being done for a request, in words."""

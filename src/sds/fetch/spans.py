@@ -7,7 +7,6 @@ on one grid of blocks, so that whoever needs some bytes of an object meets what 
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from typing import NamedTuple, TypeAlias
 
@@ -21,6 +20,7 @@ Span: TypeAlias = tuple[int, int]
 HEAD: Span = (0, 256 * 2**10)
 
 _SUFFIX = re.compile(r"\.of(\d{1,15})\.([0-9a-f]{16})$")
+_LONGEST = len(".of") + 15 + 1 + 16
 
 
 class Origin(NamedTuple):
@@ -49,5 +49,5 @@ def suffix_of(total: int | None, version: str) -> str:
 
 def origin_of(path: str) -> Origin | None:
     """What a cached file was cut from; None: it is a whole object."""
-    match = _SUFFIX.search(os.path.basename(path))
+    match = _SUFFIX.search(path, max(0, len(path) - _LONGEST))
     return None if match is None else Origin(int(match[1]), match[2])

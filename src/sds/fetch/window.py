@@ -37,7 +37,8 @@ def prefetched(
         while True:
             if len(window) <= max(0, low):
                 for _, ticket in window:
-                    ticket.follow_up()
+                    if ticket.may_widen:
+                        ticket.follow_up()
                 batch = list(islice(upcoming, ahead + 1 - len(window)))
                 window.extend(zip(batch, client.submit([files(item) for item in batch]), strict=True))
             if not window:

@@ -24,7 +24,7 @@ from sds.types import ObjectInfo
 __all__ = ["CloudStore", "version_of"]
 
 _KINDS: dict[str, Any] = {"s3": S3Store, "gs": GCSStore, "az": AzureStore}
-_WHOLE = 8 * 2**20  # objects up to this size are taken in one piece, larger ones in pieces of it
+_WHOLE = 2**20  # objects up to this size are taken in one piece, larger ones in pieces of it: memory that is used again
 # obstore's words for status 416, and for a server that answers a range with the whole
 _NOT_SATISFIABLE = re.compile(r"\b416\b|Range Not Satisfiable", re.IGNORECASE)
 _NOT_PARTIAL = re.compile(r"NotPartial|non-partial|range request not supported", re.IGNORECASE)

@@ -13,7 +13,7 @@ import obstore.exceptions as obs
 
 from sds.errors import AccessDenied, FetchError, FetchTimeout, IntegrityError, ObjectNotFound, OptionError, SdsError
 from sds.redaction import redact, redact_text
-from sds.urls import root_of
+from sds.urls import root_of, split
 
 __all__ = ["BadStatus", "Verdict", "no_credentials", "of_status", "translate"]
 
@@ -25,9 +25,18 @@ _TIMEOUT = re.compile(r"(?<!retry_)timed? ?out", re.IGNORECASE)  # obstore says 
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 # where machines of a cloud are told who they are: asked by obstore when nobody gave it credentials
 _METADATA = re.compile(r"169\.254\.169\.254|metadata\.google\.internal|/latest/api/token|/latest/meta-data/")
+# S3's answers to a request that was signed for, or sent to, another region than the bucket's
+_REGION = re.compile(r"incorrectly configured region|PermanentRedirect|AuthorizationHeaderMalformed")
+_EXPECTED = re.compile(r"expecting '([\w-]+)'|<Region>([\w-]+)</Region>")
 _THROTTLED = (429, 503)
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
 _NO_KEY = ("NoSuchKey", "BlobNotFound")
+# how each store's credentials are given
+_WAYS = {
+    "s3": "environment, a profile, or storage_options={'access_key_id': ..., 'secret_access_key': ...}",
+    "gs": "GOOGLE_APPLICATION_CREDENTIALS names a file with a key; machines of Google's cloud have an account",
+    "az": "AZURE_STORAGE_ACCOUNT_NAME and _KEY, or storage_options={'account_name': ..., 'account_key': ...}",
+}
 # what stores say of credentials, and what to do about it
 _REFUSALS = {
     "SignatureDoesNotMatch": ("the secret was refused", "the key's id is known, its secret is another: check both"),
@@ -83,6 +92,8 @@ def translate(error: Exception, url: str, *, is_anonymous: bool = False) -> Verd
         return Verdict(_missing(url, cause), False)
     if _METADATA.search(cause):
         return Verdict(no_credentials(url), False)
+    if _REGION.search(cause):
+        return Verdict(_other_region(url, cause), False)
     if isinstance(error, PermissionError | obs.PermissionDeniedError | obs.UnauthenticatedError):
         return Verdict(_denied(url, cause, is_anonymous), False)
     if isinstance(error, obs.UnknownConfigurationKeyError):
@@ -169,10 +180,16 @@ def _denied(url: str, cause: str, is_anonymous: bool) -> AccessDenied:
     return AccessDenied(f"access denied: {url}", hint=hint, url=url)
 
 
+def _other_region(url: str, cause: str) -> FetchError:
+    """The bucket is somewhere else; S3 mostly says where."""
+    told = _EXPECTED.search(cause)
+    region = repr(told[1] or told[2]) if told else "..."
+    hint = f"say where the bucket is: storage_options={{'region': {region}}}, or the variable AWS_REGION"
+    return FetchError(f"the bucket is in another region: {url}", hint=hint, url=url)
+
+
 def no_credentials(url: str) -> AccessDenied:
     """Nobody said who asks: neither options nor environment, nor a profile, nor the machine itself."""
-    hint = (
-        "set the credentials (environment, a profile, or storage_options={'access_key_id': ..., 'secret_access_key': "
-        "...}); for public data storage_options={'anonymous': True}"
-    )
+    ways = _WAYS.get(split(url).scheme, _WAYS["s3"])
+    hint = f"set the credentials ({ways}); for public data storage_options={{'anonymous': True}}"
     return AccessDenied(f"access denied: no credentials were found: {redact(url)}", hint=hint, url=url)

@@ -439,6 +439,37 @@ def test_a_full_disk_counts_as_the_limit(tmp_path: Path) -> None:
     assert cache.room == 100
 
 
+def test_a_full_disk_has_no_room_for_what_was_only_set_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others are on their way, whose sizes are only guessed: that is not what the disk has."""
+    cache = Cache(tmp_path, limit=10**9)
+    entries = [add(cache, number, 10) for number in range(2)]
+    assert all(entries) and cache.reserve(40_000_000) and cache.reserve(10)
+    part = cache.part_path(key(2))
+    Path(part).write_bytes(b"x" * 10)  # one of them is whole, and about to be entered
+    monkeypatch.setattr("sds.fetch.cache.free_bytes", lambda folder: 7)
+    monkeypatch.setattr("sds.fetch.cache.written_bytes", lambda path: 4)
+    assert cache.note_full_disk() and cache.room == 20 + 4 + 7
+    cache.release(cache.lease(key(0)))
+    assert not cache.num_evictions, "a file goes when another one needs its room, not before"
+    cache.release(cache.commit(key(2), part, 10, ".bin"))
+    cache.cancel(40_000_000)
+    assert cache.used == 30 and cache.room == 31
+
+
+@pytest.mark.parametrize(("free", "wanted", "room"), [(50, 40, 60), (46, 40, 10), (50, 5, 10)])
+def test_a_disk_that_others_free_is_used_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, wanted: int, room: int
+) -> None:
+    """But not if it refused what it said that it had: then there is a quota, of which it tells nothing."""
+    cache = Cache(tmp_path, limit=100)
+    assert add(cache, 1, 10)
+    monkeypatch.setattr("sds.fetch.cache.free_bytes", lambda folder: 7)
+    assert cache.note_full_disk() and cache.room == 10
+    monkeypatch.setattr("sds.fetch.cache.free_bytes", lambda folder: free)
+    cache.look_at_disk(wanted)
+    assert cache.room == room
+
+
 def test_the_same_key_twice_is_one_file(tmp_path: Path) -> None:
     cache = Cache(tmp_path)
     entry = add(cache, 1, 10)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sds.errors import FetchError, IntegrityError, ObjectNotFound, SdsError
+from sds.errors import CacheError, FetchError, IntegrityError, ObjectNotFound, SdsError
 from sds.fetch import flights as flights_module
 from sds.fetch import hedges as hedges_module
 from sds.fetch.cache import Cache, Entry, key_of
@@ -328,6 +328,37 @@ def test_the_first_request_comes_and_waits_for_the_disk(tmp_path: Path, monkeypa
     disk.set()
     tower.settle(lambda: len(tower.entries) == 103)
     tower.settle(lambda: not any(each.name == "hedge" for each in set(threading.enumerate()) - before))
+    assert tower.flights._download.budget._taken == 0 and tower.flights.num_active == 0
+
+
+def test_bodies_that_wait_for_the_disk_together_are_told_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    objects = Objects()
+    tower = Tower(tmp_path, objects)
+    disk = threading.Event()
+    told: list[int] = []
+    write = flights_module.write
+    tower.flights._tell = lambda: told.append(len(tower.entries))
+    unwritable = str(tmp_path / key_of("http://h/7", None, None)[:2])
+
+    def write_slowly(path: str, chunks: Any) -> None:
+        assert disk.wait(10)
+        if path.startswith(unwritable):
+            raise CacheError("no")
+        write(path, chunks)
+
+    monkeypatch.setattr(flights_module, "write", write_slowly)
+    urls = [f"http://h/{i}" for i in range(40)]
+    bad = [url for url in urls if key_of(url, None, None)[:2] == unwritable[-2:]]
+    tower.ask(*urls)
+    in_air = tower.flights._traffic._in_air
+    tower.settle(lambda: len(objects.opened) == 40 and all(each.ended_at is not None for each in list(in_air)))
+    disk.set()
+    tower.settle(lambda: len(tower.entries) + len(tower.errors) == 40 and told and told[-1] == len(tower.entries))
+    assert tower.right(*(url for url in urls if url not in bad)), "one that fails harms no other"
+    assert len(tower.errors) == len(bad) > 0
+    assert len(told) < 40
     assert tower.flights._download.budget._taken == 0 and tower.flights.num_active == 0
 
 

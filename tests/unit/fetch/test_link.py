@@ -55,6 +55,37 @@ def test_what_somebody_begins_to_wait_for_is_not_given_back(monkeypatch: pytest.
     server.close()
 
 
+def test_what_is_here_is_taken_without_waiting_and_not_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Server(monkeypatch)
+    link = Link(p.FetchOptions(dst="d"))
+    taken, spare, late = pendings = [Pending(p.Get(id, [("u", None)])) for id in link.next_ids(3)]
+    link.ask(pendings)
+    server.ends[-1].send(p.encode([p.Got(each.request.id, ["/x"], {}) for each in (taken, spare)]))
+    while not (taken.is_here and spare.is_here):
+        time.sleep(0.001)
+    assert link.take_now(taken) and taken.in_use and taken.holder == threading.get_ident()
+    assert not link.take_now(late) and not late.in_use
+    link._trim()
+    assert taken.reply is not None and not link.take_now(spare), "it was given back, and is asked for again"
+    link.close()
+    server.close()
+
+
+def test_what_was_let_go_of_is_told_with_the_next_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Server(monkeypatch)
+    link = Link(p.FetchOptions(dst="d"))
+    first, second, third = pendings = [Pending(p.Get(id, [("u", None)])) for id in link.next_ids(3)]
+    link.ask(pendings[:2])
+    link.release(first)
+    link.ask([third])
+    heard = [request for _ in range(4) for request in server.ends[-1].receive_requests() or ()]
+    kinds = [type(request).__name__ for request in heard]
+    assert kinds == ["Hello", "Get", "Get", "Release", "Get"] and heard[3].ids == [first.request.id]
+    assert second.request.id in link._live
+    link.close()
+    server.close()
+
+
 def test_it_says_that_it_waits_and_says_so_again_to_the_next_server(monkeypatch: pytest.MonkeyPatch) -> None:
     server = Server(monkeypatch)
     link = Link(p.FetchOptions(dst="d"))

@@ -7,13 +7,20 @@ import math
 import threading
 import time
 import weakref
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from sds.errors import FetchTimeout
 from sds.events import Tally
+from sds.fetch.cache import Cache
 from sds.fetch.consumer import Consumer, Crew
+from sds.fetch.flight import Flight
+from sds.fetch.reports import describe, too_small
+from sds.fetch.session import Session
 from sds.fetch.watchdog import Watchdog
+from sds.storage import StoreOptions
 
 
 def test_nobody_is_paused_until_somebody_takes_batches() -> None:
@@ -140,3 +147,36 @@ def test_waits_for_room_are_in_the_words_of_stats() -> None:
     tally.add_wait("room", 0.25)
     assert "3 waits for room (1.5 s)" in str(tally.stats())
     assert "waits for room" not in str(Tally().stats())
+
+
+def flight(size: int = 10) -> Flight:
+    one = Flight(1, "k", "http://h/x", None, StoreOptions())
+    one.size = one.wanted = size
+    return one
+
+
+def test_waits_side_by_side_are_counted_once() -> None:
+    """600 downloads that wait for the same second have not waited for ten minutes."""
+    session, flights = Session(cast("Any", None), cast("Any", None)), []
+    for since, until in ((10.0, 12.0), (10.5, 13.0), (11.0, 13.0), (20.0, 21.0)):
+        each = flight()
+        each.waits_since, each.waited_s, each.left_at = since, until - since, until
+        flights.append(each)
+    assert session.add_waits(flights[1:3]) == 2.5
+    assert session.add_waits([flights[0], flights[3]]) == 1.0
+
+
+def test_a_wait_for_room_does_not_begin_anew_when_it_is_tried_in_between(tmp_path: Path) -> None:
+    one, now = flight(), time.monotonic()
+    one.is_parked, one.waits_since, one.parked_at = True, now - 100.0, now - 5.0
+    assert "room in the cache for 100 s" in describe([one], Cache(tmp_path, limit=20))
+
+
+def test_the_limit_that_is_named_is_for_now_and_a_full_disk_says_how_much_is_missing(tmp_path: Path) -> None:
+    cache = Cache(tmp_path, limit=2000)
+    error = too_small(cache, flight(), 5.0, 1, wanted=3000, largest=700)
+    assert error.hint.startswith("cache_limit of at least 3000 bytes for what is asked for now; later batches of")
+    assert "700 bytes a file" in error.hint
+    assert cache.reserve(1500) and cache.note_full_disk() and cache.room == 1500
+    hint = too_small(cache, flight(), 5.0, 1, wanted=3000).hint
+    assert hint.startswith("free some disk (at least 1.5 KB)") and "cache_limit" not in hint

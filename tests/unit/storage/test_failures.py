@@ -20,7 +20,7 @@ from sds.errors import (
     SdsError,
 )
 from sds.storage import retries as retries_module
-from sds.storage.failures import BadStatus, of_status, translate
+from sds.storage.failures import BadStatus, no_credentials, of_status, translate
 from sds.storage.retries import pause_before, retrying
 from sds.storage.web import _retry_after_s
 
@@ -183,10 +183,36 @@ def test_what_is_wrong_with_the_keys(code: str, fact: str, status: int) -> None:
     assert isinstance(ours, AccessDenied) and fact in str(ours) and not may_pass and ours.hint
 
 
+@pytest.mark.parametrize(
+    ("cause", "region"),
+    [
+        ("Received redirect without LOCATION, this normally indicates an incorrectly configured region", "..."),
+        (
+            "status code: 400 x: <Error><Code>AuthorizationHeaderMalformed</Code><Message>the region 'us-east-1' is "
+            "wrong; expecting 'eu-west-1'</Message><Region>eu-west-1</Region></Error>",
+            "'eu-west-1'",
+        ),
+        ("status code: 301 x: <Error><Code>PermanentRedirect</Code></Error>", "..."),
+    ],
+)
+def test_a_bucket_of_another_region(cause: str, region: str) -> None:
+    ours, may_pass, *_ = translate(obs.GenericError(cause), URL)
+    assert "another region" in str(ours) and not may_pass
+    assert ours.hint is not None and f"storage_options={{'region': {region}}}" in ours.hint
+
+
 def test_a_machine_without_a_metadata_service_has_no_credentials() -> None:
     cause = "Error performing PUT http://169.254.169.254/latest/api/token in 10s - error sending request"
     ours, may_pass, *_ = translate(obs.GenericError(cause), URL)
     assert isinstance(ours, AccessDenied) and "no credentials were found" in str(ours) and not may_pass
+
+
+@pytest.mark.parametrize(
+    ("url", "word"),
+    [("s3://b/k", "access_key_id"), ("gs://b/k", "GOOGLE_APPLICATION_CREDENTIALS"), ("abfs://b/k", "account_key")],
+)
+def test_each_store_has_its_own_way_to_give_credentials(url: str, word: str) -> None:
+    assert word in (no_credentials(url).hint or "")
 
 
 def test_an_error_of_ours_that_went_through_obstore_comes_out_whole() -> None:
