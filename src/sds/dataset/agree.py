@@ -17,7 +17,7 @@ import torch.distributed as dist
 from sds.errors import OptionError, SdsError, SourceError, StateMismatch
 from sds.world import World
 
-__all__ = ["Agreement", "count_as", "num_used", "tell_those_who_wait", "wait_for_reader"]
+__all__ = ["Agreement", "common_store", "count_as", "num_used", "tell_those_who_wait", "wait_for_reader"]
 
 _POLL_S = 0.02
 _FAREWELL_S = 2.0
@@ -50,7 +50,7 @@ class Agreement:
 
     def share_seed(self, world: World, draw: Callable[[], int], timeout_s: float) -> int:
         """A seed that rank 0 draws and all ranks use."""
-        store = _store(world)
+        store = common_store(world)
         if store is None:
             if world.size > 1:
                 raise OptionError(
@@ -72,7 +72,7 @@ class Agreement:
 
     def announce_failure(self, world: World, error: BaseException) -> None:
         """This rank cannot come: tells the others, so that they need not wait."""
-        store = _store(world)
+        store = common_store(world)
         if store is not None:
             reason = {"rank": world.rank, "reason": f"{type(error).__name__}: {error}"}
             with contextlib.suppress(dist.DistError):  # the error itself says more
@@ -82,7 +82,7 @@ class Agreement:
         """Compares what the ranks have, until they have agreed once."""
         if self._is_checked:
             return
-        store = _store(world)
+        store = common_store(world)
         if store is not None:
             self._compare(store, world, facts, timeout_s)
         self._is_checked = True
@@ -159,7 +159,7 @@ def _raise_differences(found: Mapping[int, dict[str, Any] | None], timeout_s: fl
 def wait_for_reader(key: str, reader: int, timeout_s: float) -> Any:
     """For a rank that has no dataset: what the rank that reads for it says under `key` with `tell_those_who_wait`."""
     world = World.detect()
-    store = _store(world)
+    store = common_store(world)
     agreement = Agreement()
     agreement._number = Agreement._num_used  # the place that the reader's dataset would have
     with _reaching_the_store():
@@ -188,7 +188,7 @@ def count_as(num_used: int) -> None:
 def tell_those_who_wait(key: str, word: Any) -> None:
     """For a rank that reads for others: what `wait_for_reader` gives them."""
     with _reaching_the_store():
-        _store(World.detect()).set(key, json.dumps({"word": word, "num_used": Agreement._num_used}))
+        common_store(World.detect()).set(key, json.dumps({"word": word, "num_used": Agreement._num_used}))
 
 
 @contextlib.contextmanager
@@ -203,7 +203,7 @@ def _reaching_the_store() -> Iterator[None]:
         ) from error
 
 
-def _store(world: World) -> Any:
+def common_store(world: World) -> Any:
     """torch.distributed's own key-value store, if ranks have been brought together."""
     if world.size <= 1 or not (dist.is_available() and dist.is_initialized()):
         return None

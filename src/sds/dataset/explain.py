@@ -8,7 +8,7 @@ from sds.index.holding import HeldIndex
 from sds.index.lazy import LazyIndex
 from sds.index.lazy_choice import efficiency
 from sds.plan import Plan
-from sds.units import format_bytes
+from sds.units import counted, format_bytes
 from sds.world import World
 
 __all__ = ["explain"]
@@ -28,21 +28,29 @@ def explain(options: Options, index: Index, plan: Plan, world: World, epoch: int
     facts = index.facts
     rank, size = world.replica
     lines = [
-        f"source: {options.source_text} ({facts.kind}: {_files(facts)})",
-        f"rows: {facts.rows} of {facts.rows_at_source} at the source",
+        f"source: {options.source_text} ({_kind(facts)})",
+        f"rows: {facts.rows:,} of {facts.rows_at_source:,} at the source",
     ]
     if options.index.sql_query is not None:
         share = facts.rows_after_query / facts.rows_at_source if facts.rows_at_source else 0.0
-        lines.append(f"query: {facts.rows_after_query} rows ({share:.1%}): {options.index.sql_query.strip()}")
+        lines.append(f"query: {facts.rows_after_query:,} rows ({share:.1%}): {options.index.sql_query.strip()}")
+    if facts.num_other_files:
+        named = ", ".join(index.columns_to_download)
+        lines.append(f"other files: {facts.num_other_files} of {facts.num_sample_files}, in no column ({named})")
     if facts.rows_left_out:
         lines.append(
-            f"left out: {facts.rows_left_out} rows without a value in {list(index.columns_to_download)} "
+            f"left out: {facts.rows_left_out:,} rows without a value in {list(index.columns_to_download)} "
             "(allow_missing_columns=True keeps them)"
         )
     if options.index.max_size is not None:
-        lines.append(f"max_size: {options.index.max_size}")
+        lines.append(f"max_size: {options.index.max_size:,}")
     if isinstance(index, LazyIndex):
         lines += _chunks(index)
+    elif facts.kind == "provider":
+        lines.append(f"index: none: {facts.path}.rows(ids) is asked for rows when they are needed")
+        lines.append(
+            f"plan: {'scan: rows are asked for in their order' if plan.seed is None else 'take: in any order'}"
+        )
     else:
         lines.append(f"index: {'used where it lies' if facts.in_place else 'memory-mapped Arrow'}: {facts.path}")
         lines.append(f"plan: {_mapped(options, facts, plan)}")
@@ -55,7 +63,7 @@ def explain(options: Options, index: Index, plan: Plan, world: World, epoch: int
     if plan.weights is not None:
         how = "by a schedule" if plan.schedule is not None else "the same each epoch"
         column = options.index.weight_col_name
-        lines.append(f"weights: column {column!r}, {how}: {plan.length(epoch)} samples in epoch {epoch}")
+        lines.append(f"weights: column {column!r}, {how}: {plan.length(epoch):,} samples in epoch {epoch}")
     shuffle = "none, index order (scan)" if plan.seed is None else f"global, seed {plan.seed}, anew each epoch (take)"
     if plan.seed is not None and plan.chunk_sizes is not None:
         shuffle = (
@@ -65,10 +73,10 @@ def explain(options: Options, index: Index, plan: Plan, world: World, epoch: int
     lines.append(f"shuffle: {shuffle}")
     if options.unaligned:
         length = plan.length(epoch)
-        lines.append(f"partition: none: each rank goes through all {length} samples, in an order of its own")
+        lines.append(f"partition: none: each rank goes through all {length:,} samples, in an order of its own")
     else:
         how = "interleaved" if plan.shares == 1 else f"node-affine: {plan.shares} shares of rows that stay with a node"
-        lines.append(f"partition: rank {rank} of {size}: {-(-plan.length(epoch) // size)} samples an epoch, {how}")
+        lines.append(f"partition: rank {rank} of {size}: {-(-plan.length(epoch) // size):,} samples an epoch, {how}")
     fetch = options.fetch
     limit = "no limit" if fetch.limit is None else f"limit {format_bytes(fetch.limit)}"
     if fetch.ttl_s is not None:
@@ -84,7 +92,7 @@ def explain(options: Options, index: Index, plan: Plan, world: World, epoch: int
 
 def _mapped(options: Options, facts: IndexFacts, plan: Plan) -> str:
     """Scan or take, for a table whose rows are all as near."""
-    query = "" if options.index.sql_query is None else f"the query ran once and left {facts.rows_after_query} rows; "
+    query = "" if options.index.sql_query is None else f"the query ran once and left {facts.rows_after_query:,} rows; "
     if plan.seed is None:
         return f"scan: {query}rows are read in their order (shuffle_seed shuffles them)"
     return f"take: {query}any row of a mapped table costs the same (shuffle_seed=None reads them in their order)"
@@ -97,10 +105,13 @@ def _chunks(index: LazyIndex) -> list[str]:
     layout, reading = manifest.layout, index.reading
     num_bytes = format_bytes(layout.num_bytes)
     lines = [
-        f"index: lazy, {len(sizes)} chunks of {chunk} rows, {num_bytes} uncompressed in {len(layout.footers)} files; "
-        f"{manifest.rows_read} rows were looked at to count them ({manifest.facts.path})",
+        f"index: lazy, {counted(len(sizes), 'chunk')} of {counted(chunk, 'row')}, {num_bytes} uncompressed in "
+        f"{counted(len(layout.footers), 'file')}; {manifest.rows_read:,} rows were looked at to count them "
+        f"({manifest.facts.path})",
         f"plan: {choice.kind}: {choice.why}",
     ]
+    if choice.kind == "scan" and manifest.sql is not None:
+        lines[-1] += "; lazy_index_plan='take' copies the rows that are left once, and maps them"
     if choice.kind == "take":
         lines.append(
             "reading: the rows that are left were copied once, and are mapped (lazy_index_plan='scan' does not)"
@@ -116,18 +127,21 @@ def _chunks(index: LazyIndex) -> list[str]:
         lines.append("advice: larger chunks (lazy_index_chunk_size) would be read faster")
     largest = max(max(footer.group_rows, default=0) for footer in layout.footers)
     if not reading.is_sequential and largest > 2 * chunk:
+        is_text = any(footer.lines is not None for footer in layout.footers)
+        groups, other = ("blocks of text", "") if is_text else ("row groups", ", or files with smaller row groups,")
         lines.append(
-            f"advice: row groups have up to {largest} rows, and are decoded about {largest // chunk} times an epoch: "
-            f"lazy_index_chunk_size={largest}, or files with smaller row groups, would save that"
+            f"advice: {groups} have up to {largest:,} rows, and are decoded about {largest // chunk} times an epoch: "
+            f"lazy_index_chunk_size={largest}{other} would save that"
         )
     if manifest.sql is not None and len(index) < _FEW:
         lines.append(
-            f"advice: only {len(index)} rows are left: without lazy_index_chunk_size they are shuffled as a whole, "
+            f"advice: few rows are left ({len(index):,}): without lazy_index_chunk_size they are shuffled as a whole, "
             "once the query ran"
         )
     return lines
 
 
-def _files(facts: IndexFacts) -> str:
+def _kind(facts: IndexFacts) -> str:
     counts = ((facts.num_index_files, "index file"), (facts.num_sample_files, "sample file"))
-    return ", ".join(f"{count} {kind}{'' if count == 1 else 's'}" for count, kind in counts if count)
+    files = ", ".join(counted(count, kind) for count, kind in counts if count)
+    return f"{facts.kind}: {files}" if files else facts.kind

@@ -17,6 +17,29 @@ __all__ = ["check_keywords", "guess"]
 
 C = TypeVar("C", bound=type)
 
+_LOADER = "the loader has it: sds.StreamingDataLoader(dataset, batch_size, ...)"
+_ORDER = "the dataset orders its rows: StreamingDataset(..., shuffle_seed=42); torch's samplers take dataset.as_map()"
+# what torch and other libraries call a thing -> where it is here
+_ELSEWHERE = {
+    "shuffle": _ORDER,
+    "sampler": _ORDER,
+    "batch_sampler": _ORDER,
+    "generator": _ORDER,
+    "seed": _ORDER,
+    "batch_size": _LOADER,
+    "num_workers": _LOADER,
+    "drop_last": _LOADER,
+    "collate_fn": _LOADER,
+    "worker_init_fn": "transforms carry what they need; random numbers are the sample's: sds.transforms.rng(sample)",
+    "split": "each split is an index of its own; `sds index split` makes them",
+    "remote": "`src` is where the data lies",
+    "input_dir": "`src` is where the data lies",
+    "local": "`dst` is the cache folder",
+    "cache_dir": "`dst` is the cache folder",
+    "max_cache_size": "did you mean `cache_limit`?",
+    "predownload": "did you mean `prefetch`?",
+}
+
 
 def check_keywords(cls: C) -> C:
     """A decorator of classes: a keyword that the constructor does not know is an OptionError."""
@@ -27,7 +50,8 @@ def check_keywords(cls: C) -> C:
     def checked(self: Any, *args: Any, **given: Any) -> None:
         for keyword in given:
             if keyword not in known:
-                raise OptionError(f"{cls.__name__} has no such keyword: {keyword!r}", hint=guess(keyword, known))
+                hint = _ELSEWHERE.get(keyword) or guess(keyword, known)
+                raise OptionError(f"{cls.__name__} has no such keyword: {keyword!r}", hint=hint)
         init(self, *args, **given)
 
     cls.__init__ = checked  # type: ignore[misc]

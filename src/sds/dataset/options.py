@@ -200,11 +200,19 @@ def sort_keywords(given: Mapping[str, Any]) -> Options:
         unaligned=bool(given["unaligned_worker_index"]),
         node_affine=given["node_affine"],
         weight_schedule=given["weight_schedule"],
-        lazy=LazyOptions(
-            given["lazy_index_num_threads"], given["lazy_index_prefetch_factor"], given["lazy_index_reach"]
-        ),
+        lazy=_lazy_options(given),
         memory=find_memory(transforms, pre_download, data_type),
     )
+
+
+def _lazy_options(given: Mapping[str, Any]) -> LazyOptions:
+    options = LazyOptions(
+        given["lazy_index_num_threads"], given["lazy_index_prefetch_factor"], given["lazy_index_reach"]
+    )
+    if given["lazy_index_chunk_size"] is None and options.reach != DEFAULT_REACH:
+        hint = "set lazy_index_chunk_size too, or leave lazy_index_reach out: without chunks, all rows are shuffled"
+        raise OptionError(f"lazy_index_reach is for a lazy index: {options.reach}", hint=hint)
+    return options
 
 
 def _check_weights(given: Mapping[str, Any]) -> None:
@@ -224,7 +232,7 @@ def check_chunks(options: Options, has_chunks: bool) -> None:
     """OptionError if chunks were asked for and the source has none."""
     if options.index.lazy_index_chunk_size is not None and not has_chunks:
         hint = "leave lazy_index_chunk_size out: this source is not read as a whole anyway"
-        raise OptionError(f"lazy_index_chunk_size needs Parquet files: {options.source_text}", hint=hint)
+        raise OptionError(f"lazy_index_chunk_size needs index files: {options.source_text}", hint=hint)
 
 
 def _check_lazy(given: Mapping[str, Any]) -> None:
@@ -252,6 +260,17 @@ def _cache_limit(given: Any) -> int:
     return limit
 
 
+# what other libraries call them
+_STORAGE_WORDS = {
+    "key": "did you mean 'access_key_id'? ",
+    "secret": "did you mean 'secret_access_key'? ",
+    "token": "did you mean 'session_token'? ",
+    "anon": "did you mean 'anonymous'? ",
+    "endpoint_url": "did you mean 'endpoint'? ",
+    "profile": "profiles are chosen by the variable AWS_PROFILE. ",
+}
+
+
 def _check_settings(settings: Any) -> None:
     """A misspelt option must not send a user's requests to somebody else's endpoint."""
     if not isinstance(settings, Mapping):
@@ -264,7 +283,7 @@ def _check_settings(settings: Any) -> None:
             continue
         if name not in STORAGE_OPTIONS or isinstance(value, Mapping):
             close = difflib.get_close_matches(str(name), STORAGE_OPTIONS, n=1)
-            meant = f"did you mean {close[0]!r}? " if close else ""
+            meant = _STORAGE_WORDS.get(str(name)) or (f"did you mean {close[0]!r}? " if close else "")
             hint = f"{meant}known: {', '.join(sorted(STORAGE_OPTIONS))}; others under their scheme: {{'s3': {{...}}}}"
             raise OptionError(f"storage_options has an unknown entry: {name!r}", hint=hint)
     for place in (settings, *(value for value in settings.values() if isinstance(value, Mapping))):
@@ -333,7 +352,13 @@ def _transforms(keyword: str, given: Sequence[Transform] | Callable[..., Any] | 
     chain = () if given is None else (given,) if callable(given) or not isinstance(given, Iterable) else tuple(given)
     for transform in chain:
         if not callable(transform):
-            raise OptionError(f"{keyword} has an entry that cannot be called: {transform!r}", hint="give callables")
+            hint = "give callables: functions, or objects with __call__"
+            if isinstance(transform, list | tuple):
+                hint = "it is a list, as presets return them: join lists with +, or unpack them with *"
+            raise OptionError(f"{keyword} has an entry that cannot be called: {transform!r}", hint=hint)
+        if isinstance(transform, type) and not issubclass(transform, Mapping | list | tuple):
+            hint = f"give one of its objects: {transform.__name__}(...)"
+            raise OptionError(f"{keyword} has a class where a transform should be: {transform.__name__}", hint=hint)
     return chain
 
 

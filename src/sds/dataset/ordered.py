@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import multiprocessing
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -121,6 +121,10 @@ class OrderedDataset(IterableDataset[Sample]):
     @abstractmethod
     def close(self) -> None:
         """Lets go of every cached file and of the fetch server."""
+
+    def plain(self, world: World, epoch: int) -> Callable[[IntArray], list[Sample]] | None:  # noqa: ARG002 (a hook)
+        """What makes samples of whole arrays of positions, if they are rows as they are; None: `work` makes them."""
+        return None
 
     def _lease_bytes(self, num_workers: int) -> int | None:  # noqa: ARG002 (a hook)
         """How much of the cache one process may hold for samples that were handed out a while ago."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from sds.index import Index
 from sds.index.held import is_place
 from sds.index.holding import HeldIndex
 from sds.plan import Plan
-from sds.seeds import derive_key
+from sds.seeds import derive_key, derive_keys
 from sds.tensors.remember import Memory, Remembered, load_samples, names_of
 from sds.tensors.source import TensorIndex
 from sds.types import Row, Sample, Transform
@@ -71,6 +72,7 @@ class Pipeline:
         # what is remembered, and what comes after it
         self._prefix: tuple[Transform, ...] = () if memory is None else memory.prefix
         self._rest: tuple[Transform, ...] = options.transforms if memory is None else memory.after
+        self._seeds = (0, 0), derive_keys(0, "sample", 0)  # of samples in an epoch, by their keys
         self._is_held = isinstance(index, HeldIndex)
         if isinstance(index, HeldIndex):
             index.use_room(options.fetch.limit)
@@ -81,30 +83,48 @@ class Pipeline:
         """Jobs for arrays of positions, in order; positions past the end of the epoch are in those that follow."""
         for block in positions:
             for start in range(0, len(block), _BLOCK):
-                laps, places = plan.locate(epoch, block[start : start + _BLOCK])
-                row_ids, copies = np.empty_like(places), np.empty_like(places)
-                for lap in dict.fromkeys(laps.tolist()):
-                    at = laps == lap
-                    row_ids[at], copies[at] = plan.find(epoch + lap, places[at])
-                    if plan.chunk_sizes is not None:
-                        ahead = plan.chunks(epoch + lap, int(places[at][0]), self.options.lazy.ahead)
-                        self.index.expect(ahead.tolist())
-                rows = self.index.rows(row_ids)
-                for row, lap, position, copy in zip(rows, laps.tolist(), places.tolist(), copies.tolist(), strict=True):
+                for row, lap, position, copy in self._rows(plan, epoch, block[start : start + _BLOCK]):
                     yield self.prepare(row, epoch + lap, position, copy)
 
-    def prepare(self, row: Row, epoch: int, position: int, copy: int = 0) -> Job:
-        """The dict that a row starts as, and the files that it needs; copies in one epoch have their own randomness."""
-        job = Job(row, epoch, position)
-        path = ("sample", epoch, row.key, copy) if copy else ("sample", epoch, row.key)
-        sample = job.sample = {
-            **row.values,
-            "__sample_key__": row.key,
-            "__epoch__": epoch,
-            "__random_seed__": derive_key(self.options.shuffle_seed or 0, *path),
-        }
+    def _rows(self, plan: Plan, epoch: int, block: IntArray) -> Iterator[tuple[Row, int, int, int]]:
+        """The rows at some positions: each with how many epochs later, the position there, and which copy of it."""
+        laps, places = plan.locate(epoch, block)
+        row_ids, copies = np.empty_like(places), np.empty_like(places)
+        for lap in dict.fromkeys(laps.tolist()):
+            at = laps == lap
+            row_ids[at], copies[at] = plan.find(epoch + lap, places[at])
+            if plan.chunk_sizes is not None:
+                ahead = plan.chunks(epoch + lap, int(places[at][0]), self.options.lazy.ahead)
+                self.index.expect(ahead.tolist())
+        return zip(self.index.rows(row_ids), laps.tolist(), places.tolist(), copies.tolist(), strict=True)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether samples are rows as they are: there is nothing to fetch, and nothing to do."""
+        has_work = self._rest or self._prefix or self.options.pre_download_transforms or self.memory is not None
+        is_table = not (self._is_held or isinstance(self.index, TensorIndex))
+        return is_table and not has_work and not self.index.columns_to_download
+
+    def plain(self, plan: Plan, epoch: int, positions: IntArray) -> list[Sample]:
+        """The samples at some positions, where `is_plain`: what `prepare` and `finish` would make, all at once."""
+        return [self._begun(row, epoch + lap, copy) for row, lap, _, copy in self._rows(plan, epoch, positions)]
+
+    def _begun(self, row: Row, epoch: int, copy: int = 0) -> Sample:
+        """The dict that a row starts as; copies in one epoch have their own randomness."""
+        key, seed = row.key, self.options.shuffle_seed or 0
+        seeds = self._seeds  # once: another thread may be in another epoch
+        if seeds[0] != (seed, epoch):
+            seeds = self._seeds = (seed, epoch), derive_keys(seed, "sample", epoch)
+        drawn = derive_key(seed, "sample", epoch, key, copy) if copy else seeds[1](key)
+        sample = {**row.values, "__sample_key__": key, "__epoch__": epoch, "__random_seed__": drawn}
         if self.options.data_type is not None:
             sample["__data_type__"] = self.options.data_type
+        return sample
+
+    def prepare(self, row: Row, epoch: int, position: int, copy: int = 0) -> Job:
+        """The dict that a row starts as, and the files that it needs."""
+        job = Job(row, epoch, position)
+        job.sample = self._begun(row, epoch, copy)
         try:
             if self.memory is not None:
                 job.memory_key = self.memory.key_of(row)
@@ -115,7 +135,7 @@ class Pipeline:
                 result = self._call(transform, job.sample, row)
                 if not isinstance(result, dict):
                     hint = "a pre-download transform takes one dict and returns one"
-                    raise TransformError(f"{transform!r} returned no dict: {type(result).__name__}", hint=hint)
+                    raise TransformError(f"{_name_of(transform)} returned no dict: {type(result).__name__}", hint=hint)
                 job.sample = result
             if isinstance(self.index, TensorIndex):
                 job.files = self.index.files(row)
@@ -131,7 +151,8 @@ class Pipeline:
         values, versions = job.row.values, job.row.versions or {}
         # a file that a pre-download transform gave another name is fetched under that name
         origins = {column: column for column in self.index.columns_to_download}
-        if gone := {values[each]: each for each in origins if each not in job.sample and _is_text(values.get(each))}:
+        if self.options.pre_download_transforms:
+            gone = {values[each]: each for each in origins if each not in job.sample and _is_text(values.get(each))}
             for field, value in job.sample.items():
                 if field not in values and _is_text(value) and value in gone:
                     origins[field] = gone[value]
@@ -192,6 +213,7 @@ class Pipeline:
             is_lazy = bool(self._rest) and getattr(self._rest[0], "takes_lazy", False)
             samples = load_samples(job.remembered, job.sample, is_lazy=is_lazy, entry=job.entry)
             self.tally.add_busy("decode", start, subject=job.row.key)
+            self.tally.count("from_tensors", len(samples))
             return self._run(self._rest, samples, job.row)
         except SdsError as error:
             raise _told(error, job.row)  # noqa: B904 (it is the same)
@@ -202,13 +224,17 @@ class Pipeline:
             raise job.error
         files: list[str | RemoteFile] = []
         try:
-            with self.tally.waiting("fetch", job.row.key):
+            start = time.perf_counter()
+            try:
                 files = ticket.take_files() if job.columns and not self._is_held else [*ticket.take()]
+            finally:
+                self.tally.add_wait("fetch", time.perf_counter() - start, start_s=start, subject=job.row.key)
             if isinstance(self.index, TensorIndex):
                 start = time.perf_counter()
                 paths = [os.fspath(file) for file in files]
                 samples = self.index.load(job.row, job.sample, job.files, paths, entry=job.entry)
                 self.tally.add_busy("decode", start, subject=job.row.key)
+                self.tally.count("from_tensors", len(samples))
             elif isinstance(self.index, HeldIndex):
                 start = time.perf_counter()
                 paths, num = [os.fspath(file) for file in files], len(job.columns)
@@ -220,7 +246,7 @@ class Pipeline:
                 files = self._as_remote(job, files)
                 job.sample.update(zip(job.columns, files, strict=True))
                 samples = [job.sample]
-            remotes = [file for file in files if isinstance(file, RemoteFile)]
+            remotes = [file for file in files if not isinstance(file, str)]
             if self.memory is not None and job.memory_key is not None:
                 begun = dict(job.sample)  # transforms may change the one they get
                 samples = self._run(self._prefix, samples, job.row, remotes)
@@ -234,7 +260,7 @@ class Pipeline:
             raise
         finally:
             for column, file in zip(job.columns, files, strict=False):
-                if isinstance(file, RemoteFile):
+                if not isinstance(file, str):
                     if file.is_ranged:
                         self._ranges.read(column, is_whole=file.fell_back)
                     file.close()
@@ -245,7 +271,10 @@ class Pipeline:
     ) -> list[Sample]:
         """What a chain makes of samples."""
         for transform in transforms:
-            samples = [after for before in samples for after in self._several(transform, before, row, remotes)]
+            if len(samples) == 1:
+                samples = self._several(transform, samples[0], row, remotes)
+            else:
+                samples = [after for before in samples for after in self._several(transform, before, row, remotes)]
         return samples
 
     def _as_remote(self, job: Job, files: list[str | RemoteFile]) -> list[str | RemoteFile]:
@@ -271,11 +300,12 @@ class Pipeline:
         several = result if isinstance(result, list) else None
         if several is None or not all(isinstance(each, dict) for each in several):
             hint = "a transform returns a dict, several dicts (list or generator), or None to drop the sample"
-            raise TransformError(f"{transform!r} returned {type(result).__name__}", hint=hint)
+            raise TransformError(f"{_name_of(transform)} returned {type(result).__name__}", hint=hint)
         return several
 
     def _call(self, transform: Transform, sample: Sample, row: Row, remotes: Sequence[RemoteFile] = ()) -> Any:
-        start = time.perf_counter() - sum(remote.waited_s for remote in remotes)
+        waited_s = sum(remote.waited_s for remote in remotes) if remotes else 0.0
+        start = time.perf_counter()
         try:
             result = transform(sample)
             if result is not None and not isinstance(result, dict | str | bytes) and isinstance(result, Iterable):
@@ -285,9 +315,10 @@ class Pipeline:
             raise
         except Exception as error:
             hint = "on_error='skip' goes on without such samples, within max_failures"
-            raise TransformError(f"transform failed: {transform!r}: {error!r}", hint=hint) from error
+            raise TransformError(f"transform failed: {_name_of(transform)}: {error!r}", hint=hint) from error
         finally:
-            start += sum(remote.waited_s for remote in remotes)  # waiting for bytes is no work
+            if remotes:  # waiting for bytes is no work
+                start += sum(remote.waited_s for remote in remotes) - waited_s
             self.tally.add_busy(getattr(transform, "stage", "transform"), start, subject=row.key)
         return result
 
@@ -316,6 +347,11 @@ def _told(error: SdsError, row: Row) -> SdsError:
 def _place_of(file: str | RemoteFile) -> str | None:
     """Where it is, if it is here."""
     return file.path if isinstance(file, RemoteFile) else file
+
+
+def _name_of(transform: Any) -> str:
+    """What an error calls a transform: a function by its name, an object as it prints itself."""
+    return transform.__qualname__ if isinstance(transform, FunctionType) else repr(transform)
 
 
 def _named(value: Any) -> Any:

@@ -57,7 +57,10 @@ class FailurePolicy:
             trace = error if self.options.print_traceback else None
             log.warning("sample %s failed: %s", row.key, error.message, exc_info=trace)
         elif self._num_failures == 1:  # once, so that nobody trains on less than they think
-            log.warning("sample %s failed and is left out: %s (others are counted in silence)", row.key, error.message)
+            told = (
+                "sample %s failed and is skipped: %s (a loader puts another in its place; more are counted in silence)"
+            )
+            log.warning(told, row.key, error.message)
         else:
             log.debug("sample %s failed: %s", row.key, error.message)
         self.check()
@@ -112,7 +115,8 @@ class FailurePolicy:
         first = self._quarantine[0]
         budget = self.options.max_failures
         allowed = f"max_failures={budget}" + ("" if isinstance(budget, int) else " as a share")
-        own = f"{self._first.hint}; " if self._first is not None and self._first.hint else ""
+        parts = (self._first.hint or "").split("; ") if self._first is not None else []
+        own = "".join(f"{part}; " for part in parts if part and "on_error='skip'" not in part)  # which it is already
         error = TooManyFailures(
             f"too many samples failed: {self._num_failures} of {self._num_attempts} ({allowed}); the first was "
             f"{first.key!r} at stage {first.stage}: {first.reason}",

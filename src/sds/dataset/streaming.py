@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from multiprocessing.context import get_spawning_popen
 from pathlib import Path
 from typing import Any, overload
@@ -18,6 +19,7 @@ import msgspec
 from sds import logs
 from sds.dataset import options as opts
 from sds.dataset.agree import Agreement
+from sds.dataset.board import open_board
 from sds.dataset.delivery import Delivery
 from sds.dataset.explain import explain
 from sds.dataset.keywords import check_keywords
@@ -63,7 +65,8 @@ class StreamingDataset(OrderedDataset):
         pre_download_transforms: the same, before anything is fetched; they may choose what to fetch.
         columns_to_download: columns that hold URLs or paths; after fetching they hold local paths, or the URL where
             only parts of a long video were needed. Columns with the content itself give bytes. For a folder, or tar
-            shards: the extensions. []: metadata only. None: every extension; of a table, the one column with content.
+            shards: the extensions; 'jpg;jpeg;png' is whichever there is, in a column 'jpg'. []: metadata only. None:
+            every extension; of a table, the one column with content.
         index_col_name: the column with the unique sample id.
         data_type: 'image', 'video', 'audio', 'text' or '<kind>_latent'; samples carry it.
         allow_missing_columns: keep rows without a value to download, with None.
@@ -75,8 +78,8 @@ class StreamingDataset(OrderedDataset):
             of the epochs. An epoch's length is then its own.
         weight_schedule: a function (epoch, values of that column) -> weights, row by row, for weights that change.
         shuffle_seed: None keeps the order; >= 0 shuffles globally, anew each epoch; -1 draws a seed on rank 0.
-        lazy_index_chunk_size: read the index, which must be Parquet files, in chunks of so many rows when they are
-            needed. None: all of it at once.
+        lazy_index_chunk_size: read the index (Parquet, CSV or JSON lines files) in chunks of so many rows when they
+            are needed. None: all of it at once.
         lazy_index_num_threads: chunks of the index that are read at once.
         lazy_index_prefetch_factor: chunks that are read ahead, for each of these threads.
         lazy_index_reach: how many chunks are in memory and shuffled with each other at a time.
@@ -171,7 +174,12 @@ class StreamingDataset(OrderedDataset):
                 self._index = open_provider(src, self._options.index, folder=folder, remote=lambda: client)
             elif self._options.index.lazy_index_chunk_size is not None:
                 self._index = open_lazy(
-                    src, self._options.index, self._lazy_reading(), folder=folder, remote=lambda: client
+                    src,
+                    self._options.index,
+                    self._lazy_reading(),
+                    folder=folder,
+                    remote=lambda: client,
+                    peers=open_board(self.world),
                 )
             else:
                 self._index = open_index(src, self._options.index, folder=folder, remote=lambda: client)
@@ -308,6 +316,11 @@ class StreamingDataset(OrderedDataset):
         if memory is not None:
             memory.end_pass()
 
+    def plain(self, world: World, epoch: int) -> Callable[[IntArray], list[Sample]] | None:  # noqa: ARG002 (a hook)
+        """What makes samples of whole arrays of positions, if they are rows as they are; None: `work` makes them."""
+        pipeline = self.delivery.pipeline
+        return partial(pipeline.plain, self.plan, epoch) if pipeline.is_plain and not self._options.unaligned else None
+
     def begin(self, world: World, buckets: str | None = None) -> Start:
         """Where an iteration begins. What killed processes left is there for all before any rank or worker looks."""
         memory = self.delivery.pipeline.memory
@@ -379,7 +392,10 @@ class StreamingDataset(OrderedDataset):
         self._pid = os.getpid()
         logs.set_up(_who(self.world))
         self._tally = Tally()
-        self._client = FetchClient(self._options.fetch, self._tally)
+        fetch, num_sharing = self._options.fetch, self.world.local_size
+        prefetch = self._options.prefetch if fetch.ahead_bytes is None else 0  # that many bytes, then
+        self._tally.set_fetching(fetch.num_connections, num_sharing, prefetch)
+        self._client = FetchClient(fetch, self._tally)
         client = self._client
         if isinstance(self._index, LazyIndex):
             self._index.use_remote(lambda: client)

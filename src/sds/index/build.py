@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from pyarrow import types
 
 from sds.errors import SchemaError, SourceError
+from sds.index.alternatives import spelling
 from sds.index.fingerprint import fingerprint
 from sds.index.gather import Gathered
 from sds.index.options import IndexOptions
@@ -79,14 +80,17 @@ def draft(gathered: Gathered, options: IndexOptions, *, origin: str, scratch: Pa
     if table.num_rows == 0:
         raise SourceError(
             f"every row lacks a value to download in one of {list(downloads)}: {rows_after_query} rows of {origin}",
-            hint="fill the columns, download fewer of them, or set allow_missing_columns=True",
+            hint=_fill(downloads),
             url=origin,
         )
     if options.max_size is not None:
-        table = table.slice(0, options.max_size)
-        numbers = None if numbers is None else numbers.slice(0, options.max_size)
+        size = min(options.max_size, table.num_rows)  # of a table without columns Arrow would give more
+        table = table.slice(0, size)
+        numbers = None if numbers is None else numbers.slice(0, size)
 
     keys = keys_of(table, numbers, options.id_column)
+    if keys is None and not table.num_columns:  # rows without columns: on disk, how many there are would be lost
+        keys = pa.chunked_array([pa.array(np.arange(table.num_rows))])
     columns = tuple(name for name in table.column_names if name != WEIGHT_COLUMN)
     check_weights(table, options)
     key_column = KEY_COLUMN if keys is not None else options.id_column if options.id_column in columns else None
@@ -110,6 +114,17 @@ def draft(gathered: Gathered, options: IndexOptions, *, origin: str, scratch: Pa
         rows_at_source=gathered.table.num_rows,
         rows_after_query=rows_after_query,
         rows_left_out=rows_left_out,
+    )
+
+
+def _fill(downloads: Sequence[str]) -> str:
+    hint = "fill the columns, download fewer of them, or set allow_missing_columns=True"
+    images = spelling(downloads)
+    if images is None:
+        return hint
+    return (
+        f"for one image a sample, of whichever of these endings: columns_to_download={[images]!r} "
+        f"(in the shell: --download '{images}'); else {hint}"
     )
 
 
@@ -205,8 +220,15 @@ def _missing(option: str, name: str, there: Sequence[str], queried: bool) -> Sch
     if option == "columns_to_download" and name.startswith("."):
         meant = f"did you mean {name[1:]!r}, without the dot? "
     hint = f"{meant}the columns there are: {', '.join(there) or 'none'}"
+    if len(there) == 1 and any(mark in there[0] for mark in ";\t|"):
+        hint += " (one column: values must be separated by commas, or by tabs in a .tsv)"
+    if queried:
+        hint += "; the query must select it"
     if option == "columns_to_download":
         hint += "; allow_missing_columns=True gives None instead"
+    if option == "columns_to_download" and ";" in name:
+        several = ", ".join(name.split(";"))
+        hint += f"; extensions of files have alternatives, columns of a table SQL: coalesce({several})"
     return SchemaError(f"{option} names a column that {place} does not have: {name!r}", hint=hint)
 
 

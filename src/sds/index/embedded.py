@@ -6,22 +6,24 @@ images. Goes out: their other columns, and a place for each value. A struct with
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import parquet, types
 
-from sds.index.held import PARQUET, HeldPart
+from sds.errors import SchemaError
+from sds.index.held import PARQUET, HeldPart, refuse_places
 from sds.index.lazy_files import Footer, ParquetPart, read_footer
+from sds.index.leaves import content_leaf, is_binary
 from sds.index.options import IndexOptions
 from sds.index.parts import IndexFile
 from sds.index.readers import check_names
 from sds.index.remote import OpenRemote
 from sds.index.resolve import refuse_local, resolve
 from sds.index.unify import is_text
-from sds.urls import is_remote
+from sds.urls import is_remote, redact
 
 __all__ = ["embedded_columns", "holds_files", "is_binary", "read_embedded"]
 
@@ -35,59 +37,83 @@ def holds_files(type_: pa.DataType) -> bool:
     return is_binary(type_.field("bytes").type) and is_text(type_.field("path").type)
 
 
-def embedded_columns(facts: parquet.FileMetaData, options: IndexOptions) -> dict[str, str]:
-    """The columns of a file that hold content, and the column of bytes of each, as Parquet names it."""
+def embedded_columns(facts: parquet.FileMetaData, options: IndexOptions) -> list[str]:
+    """The columns of a file that hold content."""
     schema = facts.schema.to_arrow_schema()
     keep = None if options.sql_query is not None else options.index_cols_to_keep
-    found = {}
+    found = []
     for field in schema:
         if field.name in (options.id_column, options.weight_col_name):
             continue
         if keep is not None and field.name not in (*keep, *(options.columns_to_download or ())):
             continue
-        if holds_files(field.type) or (is_binary(field.type) and _mean_size(facts, field.name) >= _SMALL):
-            found[field.name] = f"{field.name}.bytes" if types.is_struct(field.type) else field.name
+        if holds_files(field.type) or (
+            is_binary(field.type) and _mean_size(facts, content_leaf(schema, field.name)) >= _SMALL
+        ):
+            found.append(field.name)
     return found
 
 
 def read_embedded(
-    part: IndexFile, number: int, columns: Mapping[str, str], wanted: Collection[str] | None, open_remote: OpenRemote
+    part: IndexFile, number: int, columns: Sequence[str], wanted: Collection[str] | None, open_remote: OpenRemote
 ) -> tuple[pa.Table, tuple[str, ...], HeldPart]:
     """Reads one file, but for its content.
 
     Args:
         part: the file.
         number: of this part of the source.
-        columns: those that hold content, and the column of bytes of each.
+        columns: those that hold content, here or in another file of the source.
         wanted: the columns that are needed; None: all.
         open_remote: gives the reader of remote objects.
 
     Returns:
         Its table, the names of all its columns, and what is held.
+
+    Raises:
+        SchemaError: a column has something other than content, or what could be taken for a place.
     """
     footer, facts = read_footer(part.url, part.version, open_remote)
     schema = facts.schema.to_arrow_schema()
     check_names(schema.names, part.url)
     others = [name for name in schema.names if name not in columns and (wanted is None or name in wanted)]
+    refuse_places((schema.field(name) for name in others), "parquet", part.url)
     table = ParquetPart(footer, others, open_remote).read(0, footer.num_rows) if others else None
     found = {name: table[name] for name in others} if table is not None else {}
     spans = []
-    for place, (name, leaf) in enumerate(columns.items()):
-        if name in schema.names:
+    for place, name in enumerate(columns):
+        leaf = _leaf(schema, name, part.url)
+        if leaf is not None:
             found[name] = _places(part, (number, place), name, leaf, footer, facts, open_remote)
-        spans.append(_spans(facts, leaf) if name in schema.names else ())
+        spans.append(_spans(facts, leaf) if leaf is not None else ())
     version, remote = part.version, is_remote(part.url)
     if remote:
         version = open_remote().head(part.url).version
     held = HeldPart(part.url, version, footer.size, footer.length, tuple(spans) if remote else ())
-    return pa.table({name: found[name] for name in schema.names if name in found}), tuple(schema.names), held
+    named = {name: found[name] for name in schema.names if name in found}
+    if not named:  # rows without columns: how many there are would be lost
+        named = {columns[0]: pa.nulls(footer.num_rows, PARQUET)}
+    return pa.table(named), tuple(schema.names), held
+
+
+def _leaf(schema: pa.Schema, name: str, url: str) -> int | None:
+    """The Parquet column of a column's content; None if the file has none."""
+    if name not in schema.names or types.is_null(schema.field(name).type):
+        return None
+    type_ = schema.field(name).type
+    if not (is_binary(type_) or holds_files(type_)):
+        raise SchemaError(
+            f"column {name!r} holds files in one table, and {type_} in another: {redact(url)}",
+            hint="write the column in one type, or keep the files apart",
+            url=redact(url),
+        )
+    return content_leaf(schema, name)
 
 
 def _places(
     part: IndexFile,
     numbers: tuple[int, int],
     name: str,
-    leaf: str,
+    leaf: int,
     footer: Footer,
     facts: parquet.FileMetaData,
     open_remote: OpenRemote,
@@ -125,16 +151,16 @@ def _fallbacks(values: pa.Array, part: IndexFile, name: str) -> tuple[pa.Array, 
     return paths, pc.invert(pc.or_(has_bytes, pc.is_valid(paths)))
 
 
-def _may_have_nulls(facts: parquet.FileMetaData, group: int, leaf: str) -> bool:
-    column = _column(facts, group, leaf)
+def _may_have_nulls(facts: parquet.FileMetaData, group: int, leaf: int) -> bool:
+    column = facts.row_group(group).column(leaf)
     statistics = column.statistics
     return statistics is None or not statistics.has_null_count or statistics.null_count > 0
 
 
-def _spans(facts: parquet.FileMetaData, leaf: str) -> tuple[tuple[int, int], ...]:
+def _spans(facts: parquet.FileMetaData, leaf: int) -> tuple[tuple[int, int], ...]:
     found = []
     for group in range(facts.num_row_groups):
-        column = _column(facts, group, leaf)
+        column = facts.row_group(group).column(leaf)
         start = column.data_page_offset
         if column.dictionary_page_offset is not None:
             start = min(start, column.dictionary_page_offset)
@@ -142,17 +168,7 @@ def _spans(facts: parquet.FileMetaData, leaf: str) -> tuple[tuple[int, int], ...
     return tuple(found)
 
 
-def _mean_size(facts: parquet.FileMetaData, leaf: str) -> float:
-    sizes = [_column(facts, group, leaf).total_uncompressed_size for group in range(facts.num_row_groups)]
+def _mean_size(facts: parquet.FileMetaData, leaf: int) -> float:
+    sizes = [facts.row_group(group).column(leaf).total_uncompressed_size for group in range(facts.num_row_groups)]
     num_rows: int = facts.num_rows
     return float(sum(sizes)) / max(1, num_rows)
-
-
-def _column(facts: parquet.FileMetaData, group: int, leaf: str) -> parquet.ColumnChunkMetaData:
-    row_group = facts.row_group(group)
-    return next(row_group.column(i) for i in range(facts.num_columns) if row_group.column(i).path_in_schema == leaf)
-
-
-def is_binary(type_: pa.DataType) -> bool:
-    """Whether values are bytes, of either width."""
-    return bool(types.is_binary(type_) or types.is_large_binary(type_))

@@ -20,8 +20,9 @@ from sds.errors import IntegrityError, SdsError, SourceError, SourceNotFound
 from sds.fetch import File
 from sds.fetch.spans import origin_of
 from sds.index.held import Held, HeldPart
-from sds.index.lazy_files import Sparse
+from sds.index.leaves import content_leaf, is_binary
 from sds.index.listing import file_version
+from sds.index.sparse import Sparse
 from sds.urls import is_remote, redact
 
 __all__ = ["Cells"]
@@ -108,23 +109,23 @@ class Cells:
         try:
             source, facts = self._opened(number, part, part.spans[column][group] if paths else (0, 0), paths)
             with parquet.ParquetFile(source, metadata=facts, pre_buffer=False) as file:
+                leaf = content_leaf(facts.schema.to_arrow_schema(), name)
                 # without Arrow's threads: they are not there after a fork, and readers have threads of their own
-                table = file.read_row_group(group, columns=[name], use_threads=False)
+                table = file.reader.read_row_group(group, column_indices=[leaf], use_threads=False)
             table.validate(full=True)
         except FileNotFoundError as e:
             raise SourceNotFound(
                 f"table is gone: {redact(part.url)}", hint="open the dataset again", url=redact(part.url)
             ) from e
-        except (pa.ArrowException, OSError, ValueError) as e:
+        except (pa.ArrowException, OSError, ValueError, LookupError) as e:
             if isinstance(e, SdsError):
                 raise
-            raise SourceError(
-                f"table cannot be read: {redact(part.url)}: {' '.join(str(e).split())}",
-                hint="is it whole, and really Parquet?",
-                url=redact(part.url),
-            ) from e
+            raise _unreadable(part.url, " ".join(str(e).split())) from e
         values = table.column(0).combine_chunks()
-        return values.field("bytes") if types.is_struct(values.type) else values
+        values = values.field("bytes") if types.is_struct(values.type) else values
+        if not is_binary(values.type):  # text would be taken for a path
+            raise _unreadable(part.url, f"column {name!r} holds {values.type}")
+        return values
 
     def _opened(
         self, number: int, part: HeldPart, span: tuple[int, int], paths: Sequence[str]
@@ -149,6 +150,11 @@ class Cells:
         facts = self._facts.get(number) or self._facts.setdefault(number, parquet.read_metadata(pa.BufferReader(tail)))
         end = (part.size - part.tail, part.size)
         return pa.PythonFile(Sparse(part.size, [span, end], [content, tail], _nothing_else), mode="r"), facts
+
+
+def _unreadable(url: str, reason: str) -> SourceError:
+    hint = "is it whole, and really Parquet?"
+    return SourceError(f"table cannot be read: {redact(url)}: {reason}", hint=hint, url=redact(url))
 
 
 def _content(path: str) -> bytes:

@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import count, takewhile
 from pathlib import Path
 from typing import Protocol
 
@@ -24,7 +25,7 @@ from sds.errors import CacheError, ObjectNotFound, OptionError, SdsError, Source
 from sds.index import lock
 from sds.index.export_config import ExportConfig
 from sds.index.export_engines import open_engine
-from sds.index.export_parts import ExportedFile, Part, State, file_digest, in_files, in_parts
+from sds.index.export_parts import ExportedFile, Part, State, file_digest, in_files, in_parts, rows_digest
 from sds.index.fingerprint import fingerprint
 from sds.index.parquet import RowGroups, publish
 from sds.index.remote import ObjectFacts
@@ -58,7 +59,8 @@ class Exported:
         files: all of them.
         num_kept: of those, what an earlier run had made.
         num_parts_kept: parts of the query's result that an earlier run had read.
-        left_over: objects of an earlier export that this one does not have, and that cannot be deleted from here.
+        left_over: what lies among the files and is none of them: objects of an earlier export, which cannot be deleted
+            from here, and what others put there.
     """
 
     files: tuple[ExportedFile, ...]
@@ -71,13 +73,20 @@ class Exported:
         return sum(file.rows for file in self.files if split in (None, file.split))
 
 
-def export(config: ExportConfig, target: Target, *, on_rows: Callable[[int], None] = lambda _: None) -> Exported:
+def export(
+    config: ExportConfig,
+    target: Target,
+    *,
+    on_rows: Callable[[int], None] = lambda _: None,
+    on_kept: Callable[[int, int], None] = lambda _rows, _files: None,
+) -> Exported:
     """Runs an export, or goes on with one.
 
     Args:
         config: what to do.
         target: writes objects and tells of them; local destinations do not need it.
         on_rows: called with the number of rows that were read so far.
+        on_kept: called when it goes on with an earlier run, with the numbers of rows and files that this one left.
 
     Raises:
         OptionError: something is at the destination that this export did not make, or there is no column of ids.
@@ -88,22 +97,24 @@ def export(config: ExportConfig, target: Target, *, on_rows: Callable[[int], Non
     folder = work_folder(config)
     with lock.held(folder.with_suffix(".lock"), timeout_s=2.0):
         run = _Run(config, target, folder)
-        if config.recompute:
-            run.forget()
-        if run.is_complete():
+        if not config.recompute and run.is_complete():
             return Exported(tuple(run.state.files), len(run.state.files), 0, ())
-        run.check_destination()
+        if not config.recompute:
+            run.check_destination()
+        run.begin(anew=config.recompute)
+        if run.state.parts or run.state.files:
+            on_kept(sum(part.rows for part in run.state.parts), len(run.state.files))
         parts_kept = run.read(on_rows)
         return run.write(parts_kept)
 
 
 def work_folder(config: ExportConfig) -> Path:
-    """Where an export keeps what is not finished."""
+    """Where an export keeps what is not finished, and a list of what is: one folder for each destination."""
     base = config.local_tmp_dir
     if base is None:
         cache = os.environ.get("SDS_CACHE_DIR") or platformdirs.user_cache_dir("sds", appauthor=False)
         base = os.path.join(cache, "exports")
-    folder = Path(os.path.abspath(os.path.expanduser(base))) / f"export-{config.digest}"
+    folder = Path(os.path.abspath(os.path.expanduser(base))) / f"export-{config.destination_digest}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -121,11 +132,18 @@ class _Run:
         with suppress(OSError, msgspec.MsgspecError):  # none yet, or cut short by a crash: begin anew
             self.state = msgspec.json.decode((folder / _STATE).read_bytes(), type=State)
 
-    def forget(self) -> None:
-        """Makes everything anew."""
-        older = sorted({*self.state.older, *(file.address for file in self.state.files)})
-        shutil.rmtree(self._folder / "parts", ignore_errors=True)
-        self.state = State(older=older)
+    @property
+    def _is_mine(self) -> bool:
+        """Whether what is there is of what is asked for now: another query may have been exported to the same place."""
+        return self.state.asked == self._config.digest
+
+    def begin(self, *, anew: bool) -> None:
+        """Goes on, or lets go of what there was, if it is of another query or to be made anew."""
+        self.state.is_done = False
+        if anew or not self._is_mine:
+            older = {file.address: file for file in (*self.state.older, *self.state.files)}
+            shutil.rmtree(self._folder / "parts", ignore_errors=True)
+            self.state = State(asked=self._config.digest, older=list(older.values()))
         self._save()
 
     def _save(self) -> None:
@@ -136,11 +154,7 @@ class _Run:
 
     def is_complete(self) -> bool:
         """Whether an earlier run finished, and all that it made is still there."""
-        if self.state.is_done and all(self._is_there(file) for file in self.state.files):
-            return True
-        if self.state.is_done:  # something is gone: rows are read again, files that are left stay
-            self.state.is_done = False
-        return False
+        return self._is_mine and self.state.is_done and all(self._is_there(file) for file in self.state.files)
 
     def _is_there(self, file: ExportedFile) -> bool:
         return self._size(file.address) == file.bytes
@@ -152,15 +166,27 @@ class _Run:
             return None
 
     def check_destination(self) -> None:
-        """Refuses to write over what somebody else made."""
-        known = {file.address for file in self.state.files} | set(self.state.older)
-        for split in ("train", "val") if self._config.val_ratio else (None,):
-            address = self._config.address(split, 0)
-            if address not in known and not self._config.recompute and self._size(address) is not None:
-                raise OptionError(
-                    f"destination is there already, and is not of this export: {redact(address)}",
-                    hint="recompute: true writes over it; or choose another destination",
-                )
+        """Refuses to write over, or among, what is not of this export."""
+        known = {file.address for file in (*self.state.files, *self.state.older)} if self._is_mine else set()
+        for address in self._present():
+            if address not in known:
+                raise _taken(address)
+
+    def _present(self) -> list[str]:
+        """What is there under the names that files have; in a store as far as numbers follow each other."""
+        config = self._config
+        if config.file_rows is None:
+            found = [config.address(split, 0) for split in config.splits]
+            return [address for address in found if self._size(address) is not None]
+        if not is_remote(config.destination):
+            folder = os.path.dirname(config.address(None, 0))
+            names = os.listdir(folder or ".") if os.path.isdir(folder or ".") else []
+            return sorted(filter(config.is_address, (os.path.join(folder, name) for name in names)))
+        there: list[str] = []
+        for split in (None, "train", "val"):  # a listing of the folder may be of millions
+            numbered = (config.address(split, number) for number in count())
+            there += takewhile(lambda address: self._size(address) is not None, numbered)
+        return there
 
     # ---- from the database to the disk -------------------------------------------------------------------------------
 
@@ -216,21 +242,22 @@ class _Run:
         tables = [NamedTable(f"rows {i}", parquet.read_schema(str(self._part(i))).empty_table()) for i in self._numbers]
         schema = common_schema(tables)
         before = {file.address: file for file in state.files}
-        is_same = parts_kept == len(state.parts)
+        made_of = rows_digest(state.parts)
         files: list[ExportedFile] = []
         num_kept = 0
         with HashFile(self._folder / "hashes") as hashes:
             bound = 0
             if config.val_ratio:
                 bound = self._bound(hashes, schema)
-            for split in ("train", "val") if config.val_ratio else (None,):
-                for file, was_there in self._files(split, schema, hashes, bound, before, is_same=is_same):
+            for split in config.splits:
+                for file, was_there in self._files(split, schema, hashes, bound, before, made_of):
                     num_kept += was_there
                     files.append(file)
                     state.files = [*files, *(old for old in before.values() if old.address not in map(_address, files))]
                     self._save()
         left_over = self._clear({file.address for file in files})
-        state.files, state.is_done, state.older = files, True, list(left_over)
+        state.older = [file for file in (*state.older, *state.files) if file.address in left_over]
+        state.files, state.is_done = files, True
         state.parts, state.has_all_rows = [], False
         self._save()
         shutil.rmtree(self._folder / "parts", ignore_errors=True)
@@ -267,20 +294,17 @@ class _Run:
         hashes: HashFile,
         bound: int,
         before: dict[str, ExportedFile],
-        *,
-        is_same: bool,
+        made_of: str,
     ) -> Iterator[tuple[ExportedFile, bool]]:
-        """Writes the files of a side, one after the other; whether an earlier run had made each.
-
-        `is_same`: the rows are those that the files before were made of.
-        """
+        """Writes the files of a side, one after the other; whether an earlier run had made each."""
         config, number = self._config, 0
+        older = {file.address for file in self.state.older}
         for tables in in_files(self._side(split, schema, hashes, bound), config.file_rows):
             address = config.address(split, number)
             number += 1
             old = before.get(address)
             is_there = old is not None and self._is_there(old)
-            if old is not None and is_there and is_same:
+            if old is not None and is_there and old.made_of == made_of:
                 for _ in tables:  # the rows of the next file come after these
                     pass
                 yield old, True
@@ -289,9 +313,11 @@ class _Run:
             with _on_disk(self._folder), RowGroups(path, schema, config.row_group_size) as groups:
                 for table in tables:
                     groups.write(table)
-            made = ExportedFile(address, split, groups.num_rows, path.stat().st_size, file_digest(path))
-            was_there = is_there and old == made
+            made = ExportedFile(address, split, groups.num_rows, path.stat().st_size, file_digest(path), made_of)
+            was_there = is_there and old is not None and old.digest == made.digest
             if not was_there:
+                if old is None and address not in older and not config.recompute and self._size(address) is not None:
+                    raise _taken(address)  # what has a name without the ones before it was not found at first
                 publish(path, address, self._target.put)
             yield made, was_there
 
@@ -306,13 +332,19 @@ class _Run:
 
     def _clear(self, made: set[str]) -> tuple[str, ...]:
         """Deletes local files of an earlier export that this one does not have; those that are remote are named."""
-        left: list[str] = []
-        for address in {*self.state.older, *(file.address for file in self.state.files)} - made:
-            if is_remote(address):
-                left.append(address)
-            else:
-                Path(address).unlink(missing_ok=True)
-        return tuple(sorted(left))
+        for file in (*self.state.older, *self.state.files):
+            if file.address not in made and not is_remote(file.address) and self._is_there(file):
+                Path(file.address).unlink(missing_ok=True)
+        ours = (file.address for file in (*self.state.older, *self.state.files))
+        left = {address for address in ours if self._size(address) is not None} | set(self._present())
+        return tuple(sorted(left - made))
+
+
+def _taken(address: str) -> OptionError:
+    return OptionError(
+        f"destination is there already, and is not of this export: {redact(address)}",
+        hint="recompute: true writes over it; or choose another destination",
+    )
 
 
 def _address(file: ExportedFile) -> str:

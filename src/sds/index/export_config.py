@@ -19,7 +19,7 @@ import msgspec
 from sds.errors import OptionError, SourceNotFound
 from sds.index.parquet import ROW_GROUP_SIZE
 from sds.index.split import check_ratio
-from sds.urls import is_remote, redact
+from sds.urls import is_remote, local_path, redact
 
 __all__ = ["ENGINES", "ExportConfig", "read_config"]
 
@@ -88,15 +88,33 @@ class ExportConfig:
                 raise OptionError(f"{key} is not for the engine {self.engine}", hint=hint)
         if self.engine == "sqlite" and self.database is None:
             raise OptionError("the engine sqlite needs a database", hint="database: path/to/file.db")
+        for key in ("destination", "database"):
+            given = getattr(self, key)
+            if given is not None and not is_remote(given):
+                path = os.path.expanduser(local_path(given))
+                object.__setattr__(self, key, os.path.normpath(path) + ("/" if path.endswith("/") else ""))
         name = self.destination.rstrip("/").rpartition("/")[2]
         if "*" in self.destination.removesuffix(name) or name.count("*") > 1:
             raise OptionError(
                 f"destination has a wildcard in the wrong place: {self.destination}", hint="one '*', in the file name"
             )
+        if "*" in name and not self._is_file:
+            raise OptionError(
+                f"destination has a wildcard, and is no Parquet file: {self.destination}", hint="such as out-*.parquet"
+            )
         if is_remote(self.destination) and self.destination.lower().startswith(("http://", "https://")):
             raise OptionError(
                 "destination is a web address, which cannot be written", hint="a path, s3://, gs:// or az://"
             )
+
+    @property
+    def _is_file(self) -> bool:
+        return self.destination.lower().endswith((".parquet", ".pq"))
+
+    @property
+    def splits(self) -> tuple[str | None, ...]:
+        """The sides that there are."""
+        return ("train", "val") if self.val_ratio else (None,)
 
     @property
     def storage_options(self) -> dict[str, str]:
@@ -117,22 +135,50 @@ class ExportConfig:
         asked["connection"] = None if self.connection is None else re.sub(r"//[^@/]*@", "//", redact(self.connection))
         if self.database is not None:
             asked["database"] = os.path.abspath(self.database)
-        if not is_remote(self.destination):
-            asked["destination"] = os.path.abspath(self.destination)
+        asked["destination"] = self._place
         return hashlib.blake2b(msgspec.json.encode(asked, order="sorted"), digest_size=12).hexdigest()
+
+    @property
+    def destination_digest(self) -> str:
+        """Stands for the names that files get, whatever is asked for."""
+        names = f"{self._place} {'numbered' if self.file_rows else self.splits}"
+        return hashlib.blake2b(names.encode(errors="surrogateescape"), digest_size=12).hexdigest()
+
+    @property
+    def _place(self) -> str:
+        return self.destination if is_remote(self.destination) else os.path.abspath(self.destination)
 
     def address(self, split: str | None, number: int) -> str:
         """The address of a file: 'out.parquet', 'out-val.parquet', 'out-val-00002.parquet', 'folder/val.parquet'."""
-        destination = self.destination
-        if not destination.lower().endswith((".parquet", ".pq")):  # a folder
-            stem, ending = f"{destination.rstrip('/')}/{split or 'index'}{'-*' if self.file_rows else ''}", ".parquet"
-            return f"{stem.replace('*', f'{number:05d}')}{ending}"
-        stem, _, ending = destination.rpartition(".")
-        if self.file_rows and "*" not in stem:
-            stem += "-*"
-        if split:
-            stem = stem.replace("*", f"{split}-*") if "*" in stem else f"{stem}-{split}"
-        return f"{stem.replace('*', f'{number:05d}')}.{ending}"
+        before, after = self._around_number(split)
+        return f"{before}{after}" if self.file_rows is None else f"{before}{number:05d}{after}"
+
+    def is_address(self, address: str) -> bool:
+        """Whether an address is that of a file of this export, or of one to the same place with another split.
+
+        Files that are numbered are read together, by a wildcard: there, those of another split count too.
+        """
+        if self.file_rows is None:
+            return any(address == self.address(split, 0) for split in self.splits)
+        for split in (None, "train", "val"):
+            before, after = self._around_number(split)
+            middle = address[len(before) : len(address) - len(after)]
+            if address == f"{before}{middle}{after}" and len(middle) >= 5 and middle.isdecimal():
+                return True
+        return False
+
+    def _around_number(self, split: str | None) -> tuple[str, str]:
+        """The address of a side's files, before and after the number that they have where there are several."""
+        if not self._is_file:  # a folder
+            stem = f"{self.destination.rstrip('/')}/{split or 'index'}"
+            return (stem, ".parquet") if self.file_rows is None else (f"{stem}-", ".parquet")
+        stem, _, ending = self.destination.rpartition(".")
+        if self.file_rows is None:
+            return (f"{stem}-{split}" if split else stem), f".{ending}"
+        before, star, after = stem.rpartition("*")
+        if not star:
+            before, after = f"{stem}-", ""
+        return f"{before}{split}-" if split else before, f"{after}.{ending}"
 
     @property
     def connection_text(self) -> str:

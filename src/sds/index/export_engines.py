@@ -11,6 +11,7 @@ import sqlite3
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import quote
@@ -185,6 +186,8 @@ def _array(values: list[Any]) -> pa.Array:
     try:
         return pa.array(values)
     except (pa.ArrowException, OverflowError):
+        if isinstance(first, Decimal):  # one that is no number, or has too many digits: as floats can be
+            return pa.array([None if value is None else float(value) for value in values], pa.float64())
         return pa.array([None if value is None else _text(value) for value in values], pa.string())
 
 

@@ -15,20 +15,30 @@ import pyarrow as pa
 
 from sds.index.unify import NamedTable, common_schema, concatenate
 
-__all__ = ["ExportedFile", "Part", "State", "file_digest", "in_files", "in_parts"]
+__all__ = ["ExportedFile", "Part", "State", "file_digest", "in_files", "in_parts", "rows_digest"]
 
 _PART_ROWS = 65_536
 _PART_BYTES = 32 * 2**20
 
 
 class ExportedFile(msgspec.Struct, frozen=True):
-    """A file that was written."""
+    """A file that was written.
+
+    Attributes:
+        address: where.
+        split: its side.
+        rows: how many.
+        bytes: how many.
+        digest: of its bytes.
+        made_of: the rows of the whole result: see `rows_digest`.
+    """
 
     address: str
     split: str | None
     rows: int
     bytes: int
     digest: str
+    made_of: str = ""
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -39,14 +49,15 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class State(msgspec.Struct):
-    """What is finished, as it stands on disk."""
+    """What is finished at a destination, as it stands on disk."""
 
+    asked: str = ""  # the digest of what was asked for
     job: str | None = None
     parts: list[Part] = []
     has_all_rows: bool = False
     files: list[ExportedFile] = []
     is_done: bool = False
-    older: list[str] = []  # files of an export before that was made anew
+    older: list[ExportedFile] = []  # of exports to the same place before
 
 
 def in_parts(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
@@ -99,6 +110,12 @@ def in_files(tables: Iterator[pa.Table], file_rows: int | None) -> Iterator[Iter
     yield fill()
     while not is_over and ahead():
         yield fill()
+
+
+def rows_digest(parts: list[Part]) -> str:
+    """A hash of all rows of a result."""
+    text = ",".join(f"{part.rows}:{part.digest}" for part in parts)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def file_digest(path: Path) -> str:

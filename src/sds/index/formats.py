@@ -5,6 +5,7 @@ A name says its format by its last extension, and its compression by one more. W
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
@@ -17,8 +18,11 @@ __all__ = [
     "extension_of",
     "format_of",
     "is_index_file",
+    "is_own_index",
     "is_packed_tar",
+    "is_parquet_folder",
     "is_tars",
+    "splits_of",
 ]
 
 LIST_EXTENSION = "txt"
@@ -39,6 +43,8 @@ _CODECS = {"gz": "gzip", "zst": "zstd", "bz2": "bz2"}
 _TEXT = ("csv", "tsv", "json", "jsonl", "ndjson")
 _PACKED_TARS = (".tar.gz", ".tgz", ".tar.zst", ".tar.bz2", ".tar.xz", ".tar.lz4")
 _BESIDE_TARS = {"tar", "json", "jsonl", "idx", "txt", "md", "yaml", "parquet", "csv"}
+_BESIDE_PARQUET = {"parquet", "pq", "md", "json", "txt", "yaml", "yml"}
+_SPLITS = ("train", "training", "val", "valid", "validation", "dev", "test", "eval")
 _ENDINGS = (*(f".{e}" for e in KNOWN), *(f".{e}.{c}" for e in _TEXT for c in _CODECS))
 
 
@@ -81,6 +87,32 @@ def is_tars(names: Sequence[str]) -> bool:
     """Whether files are tar shards, perhaps with what their writers put beside them: lists, counts, tables."""
     kinds = {extension_of(name) for name in names}
     return "tar" in kinds and kinds <= _BESIDE_TARS
+
+
+def is_parquet_folder(names: Sequence[str]) -> bool:
+    """Whether files are the Parquet files of one table, perhaps with a README or other words about them beside."""
+    kinds = {extension_of(name) for name in names}
+    if not kinds & {"parquet", "pq"} or not kinds <= _BESIDE_PARQUET:
+        return False
+    stems: dict[bool, set[str]] = {True: set(), False: set()}
+    for name in names:
+        stems[_is_parquet(name)].add(name.rpartition(".")[0])
+    return not stems[True] & stems[False]  # files of one name are a sample
+
+
+def splits_of(names: Sequence[str]) -> list[str]:
+    """The splits that names of Parquet files speak of: train-00000-of-00004.parquet, test/0.parquet."""
+    words = {word for name in names if _is_parquet(name) for word in re.split(r"[^a-z]+", name.lower())}
+    return [split for split in _SPLITS if split in words]
+
+
+def is_own_index(name: str) -> bool:
+    """Whether a file at the top of a folder of samples is an index of it: index.parquet, photos-index.parquet."""
+    return re.fullmatch(r"([^/]*[._-])?index\.(parquet|pq)", name.lower()) is not None
+
+
+def _is_parquet(name: str) -> bool:
+    return extension_of(name) in ("parquet", "pq")
 
 
 def describe_known() -> str:

@@ -6,11 +6,12 @@ parts that share none have addresses instead. Versions of listed files are kept 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,6 +19,7 @@ from pyarrow import types
 
 from sds.errors import ObjectNotFound, SourceNotFound
 from sds.index import addresses
+from sds.index.alternatives import column_names
 from sds.index.grouping import group_samples
 from sds.index.held import Held
 from sds.index.options import IndexOptions
@@ -28,7 +30,7 @@ from sds.index.resolve import move_base, refuse_local, resolve
 from sds.index.unify import NamedTable, common_schema, concatenate, is_text
 from sds.urls import is_remote
 
-__all__ = ["Gathered", "Versions", "common_folder", "gather", "rebase"]
+__all__ = ["FileToRead", "Gathered", "ReadFiles", "Versions", "common_folder", "gather", "rebase"]
 
 _NUM_FILES_AT_ONCE = 8
 _UNTYPED = ("csv", "tsv")
@@ -69,17 +71,62 @@ class Gathered:
     held: Held | None = None
 
 
-def gather(source: Source, options: IndexOptions, *, open_remote: OpenRemote, scratch: Path) -> Gathered:
-    """Reads all parts of a source; `scratch` is a folder for downloaded index files."""
+@dataclass(frozen=True)
+class FileToRead:
+    """An index file, and what is wanted of it: enough to read it in another process."""
+
+    part: IndexFile
+    text: tuple[str, ...]
+    columns: frozenset[str] | None
+
+    def read(self, open_remote: OpenRemote, path: Path) -> ReadFile:
+        """Reads it; a remote one is downloaded to `path` first."""
+        part = self.part
+        if not is_remote(part.url):
+            path = Path(part.url)
+        elif not path.exists():
+            try:
+                open_remote().download(part.url, path)
+            except ObjectNotFound as e:
+                raise SourceNotFound(
+                    f"index file is gone: {part.url}", hint="it was there a moment ago: try again", url=part.url
+                ) from e
+        return read_index_file(path, part.format, name=part.url, text=self.text, columns=self.columns)
+
+
+ReadFiles: TypeAlias = Callable[[Sequence[FileToRead]], list[ReadFile]]
+
+
+def gather(
+    source: Source,
+    options: IndexOptions,
+    *,
+    open_remote: OpenRemote,
+    scratch: Path,
+    read_files: ReadFiles | None = None,
+) -> Gathered:
+    """Reads all parts of a source.
+
+    Args:
+        source: its parts.
+        options: what is wanted of them.
+        open_remote: gives the reader of remote objects.
+        scratch: a folder for downloaded index files.
+        read_files: reads several index files, elsewhere; None: threads of this process do.
+    """
     reader = _Reader(options, open_remote, scratch)
     folder = common_folder(source)
-    if len(source.parts) == 1:
+    if read_files is not None and len(source.index_files) == len(source.parts) > 1:
+        reads = read_files([reader.wanted(part) for part in source.index_files])
+    elif len(source.parts) == 1:
         reads = [reader.read(0, source.parts[0])]
     else:
         with ThreadPoolExecutor(_NUM_FILES_AT_ONCE) as pool:
             reads = list(pool.map(reader.read, range(len(source.parts)), source.parts))
     columns = tuple(dict.fromkeys(name for read in reads for name in read.columns))
     downloads = options.columns_to_download
+    if not source.index_files:
+        downloads = column_names(downloads)
     if downloads is None:
         found = [
             set(read.columns) for read, part in zip(reads, source.parts, strict=True) if isinstance(part, SampleFiles)
@@ -114,27 +161,20 @@ class _Reader:
         # a query may use any column; without one, only those that samples get are read
         keep = None if options.sql_query is not None else options.index_cols_to_keep
         weights = () if options.weight_col_name is None else (options.weight_col_name,)
-        self._columns = None if keep is None else {*keep, *self._text, *weights}
+        self._columns = None if keep is None else frozenset({*keep, *self._text, *weights})
 
     def read(self, number: int, part: IndexFile | SampleFiles, also_text: Collection[str] = ()) -> ReadFile:
         if isinstance(part, SampleFiles):
-            table = group_samples(part, self._options.columns_to_download, self._options.id_column)
+            options = self._options
+            table = group_samples(
+                part, options.columns_to_download, options.id_column, allow_missing=options.allow_missing_columns
+            )
             return ReadFile(table, tuple(table.column_names))
-        text = (*self._text, *also_text)
-        return read_index_file(self._local(number, part), part.format, name=part.url, text=text, columns=self._columns)
+        return self.wanted(part, also_text).read(self._open_remote, self._scratch / f"source-{number}")
 
-    def _local(self, number: int, part: IndexFile) -> Path:
-        if not is_remote(part.url):
-            return Path(part.url)
-        path = self._scratch / f"source-{number}"
-        if not path.exists():
-            try:
-                self._open_remote().download(part.url, path)
-            except ObjectNotFound as e:
-                raise SourceNotFound(
-                    f"index file is gone: {part.url}", hint="it was there a moment ago: try again", url=part.url
-                ) from e
-        return path
+    def wanted(self, part: IndexFile, also_text: Collection[str] = ()) -> FileToRead:
+        """What is wanted of an index file."""
+        return FileToRead(part, (*self._text, *also_text), self._columns)
 
 
 def _name(part: IndexFile | SampleFiles) -> str:

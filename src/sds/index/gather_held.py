@@ -12,6 +12,7 @@ from pathlib import Path
 
 from sds.errors import SourceError, UnsupportedSource
 from sds.index import addresses
+from sds.index.alternatives import column_names, first_there
 from sds.index.embedded import embedded_columns, holds_files, read_embedded
 from sds.index.gather import Gathered, common_folder, rebase
 from sds.index.held import Held, HeldPart
@@ -66,20 +67,20 @@ def with_default(gathered: Gathered, options: IndexOptions) -> Gathered:
     return replace(gathered, columns_to_download=tuple(names)) if len(names) == 1 else gathered
 
 
-def _embedded(parts: list[IndexFile], options: IndexOptions, open_remote: OpenRemote) -> dict[str, str]:
-    """The columns that hold content, and where: of all local files, and of the first one of a store."""
-    found: dict[str, str] = {}
+def _embedded(parts: list[IndexFile], options: IndexOptions, open_remote: OpenRemote) -> tuple[str, ...]:
+    """The columns that hold content: of all local files, and of the first one of a store."""
+    found: dict[str, None] = {}
     for part in [parts[0], *(part for part in parts[1:] if not is_remote(part.url))]:
         try:
             _, facts = read_footer(part.url, part.version, open_remote)
         except SourceError:
-            return {}  # whoever reads it whole says what is wrong with it
-        found |= embedded_columns(facts, options)
-    return found
+            return ()  # whoever reads it whole says what is wrong with it
+        found |= dict.fromkeys(embedded_columns(facts, options))
+    return tuple(found)
 
 
 def _tables(
-    source: Source, parts: list[IndexFile], columns: dict[str, str], options: IndexOptions, open_remote: OpenRemote
+    source: Source, parts: list[IndexFile], columns: tuple[str, ...], options: IndexOptions, open_remote: OpenRemote
 ) -> Gathered:
     keep, downloads = options.index_cols_to_keep, options.columns_to_download
     wanted = None
@@ -94,7 +95,7 @@ def _tables(
         reads = list(pool.map(read, range(len(parts)), parts))
     schema = common_schema([table for table, _, _ in reads])
     folder = common_folder(source)
-    default = tuple(columns) if len(columns) == 1 else ()
+    default = columns if len(columns) == 1 else ()
     moved = [
         NamedTable(named.name, rebase(named.table, part, folder=folder, downloads=downloads or ()))
         for (named, _, _), part in zip(reads, parts, strict=True)
@@ -110,7 +111,7 @@ def _tables(
             "parquet",
             tuple(held for _, _, held in reads),
             () if downloads == () else None,
-            tuple(columns.values()),
+            columns,
         ),
     )
 
@@ -145,8 +146,11 @@ def _tars(source: Source, parts: list[IndexFile], options: IndexOptions, open_re
     tables = [table for table, _ in reads]
     table = unique_keys(concatenate(tables, common_schema(tables)), options.id_column)
     columns = tuple(table.column_names)
+    wanted = column_names(options.columns_to_download)
+    if wanted != options.columns_to_download:
+        table = first_there(table, options.columns_to_download or ())
+        columns = tuple(table.column_names)
     extensions = sorted(set(columns) - {options.id_column, SHARD})
-    wanted = options.columns_to_download
     if wanted and options.sql_query is None:  # as in a folder, extensions that nobody wants are no columns
         table = table.select([options.id_column, SHARD, *(name for name in extensions if name in wanted)])
     return Gathered(

@@ -2,23 +2,30 @@
 
 'sub/photo.v1.jpg' and 'sub/photo.v1.txt' are one sample 'sub/photo.v1' with columns 'jpg' and 'txt'. A wanted extension
 may itself have dots ('latent.npz'); the longest that fits wins. Extensions are compared without case. The query of an
-http URL is part of the address and of nothing else: neither of the id nor of the extension.
+http URL is part of the address and of nothing else: neither of the id nor of the extension. Images whose extensions
+differ and that are one a sample are one column, and so are extensions that stand for each other ('jpg;jpeg;png').
 """
 
 from __future__ import annotations
 
 import posixpath
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
 
 from sds.errors import OptionError, SchemaError, SourceError
 from sds.index import addresses
+from sds.index.alternatives import IMAGES, one_of, spelling
 from sds.index.parts import SampleFiles
 from sds.urls import redact
 
 __all__ = ["extensions", "group_samples", "split_path"]
+
+_WORDS = {"md", "txt", "rst", "db", "ini"}
+# what lies in a folder of samples and is none
+_BESIDE = re.compile(r"(?:.*/)?(?:(?:readme|license)\.(?:md|txt|rst)|thumbs\.db|desktop\.ini)", re.IGNORECASE)
 
 
 def split_path(path: str, wanted: Sequence[str] | None) -> tuple[str, str] | None:
@@ -47,17 +54,26 @@ def extensions(samples: SampleFiles) -> list[str]:
     return [extension for extension, _ in found.most_common()]
 
 
-def group_samples(samples: SampleFiles, columns: Sequence[str] | None, id_column: str) -> pa.Table:
+def group_samples(
+    samples: SampleFiles, columns: Sequence[str] | None, id_column: str, *, allow_missing: bool = False
+) -> pa.Table:
     """Makes the table: the id column, then a column of paths for each extension, null where a sample has no such file.
 
     Samples of a directory are in byte order of their ids, samples of a list in the order of the list.
+
+    Args:
+        samples: the files.
+        columns: the extensions that are wanted; None: all.
+        id_column: the name of the column of ids.
+        allow_missing: whether samples may lack files: then, images of several endings stay in columns of their own.
 
     Raises:
         SchemaError: no file has an extension that is wanted, or an extension is named like the id column.
         SourceError: two files would be the same column of the same sample.
     """
     # metadata only: the ids of all samples, whatever their files
-    wanted = sorted(columns, key=len, reverse=True) if columns else None
+    chosen = one_of(columns or ())
+    wanted = sorted((each for names in chosen.values() for each in names), key=len, reverse=True) if columns else None
     rows: dict[str, dict[str, str]] = {}
     found: dict[str, None] = {}
     for file in samples.files:
@@ -80,9 +96,14 @@ def group_samples(samples: SampleFiles, columns: Sequence[str] | None, id_column
                 url=samples.origin,
             )
         found[column] = None
+    if columns is None and samples.origin == samples.folder and not _WORDS.isdisjoint(found):
+        rows = _without_words(rows)
+        found = {column: None for row in rows.values() for column in row}
     if not rows:
         raise _nothing_wanted(samples, columns)
-    names = list(columns) if columns is not None else sorted(found)
+    if columns is None:
+        chosen = {name: (name,) for name in sorted(found)} if allow_missing else _images_as_one(rows, found)
+    names = list(chosen)
     if id_column in names:
         raise SchemaError(
             f"extension is named like the id column: {id_column!r}",
@@ -92,9 +113,32 @@ def group_samples(samples: SampleFiles, columns: Sequence[str] | None, id_column
     keys = list(rows) if samples.from_list else sorted(rows)
     arrays = [pa.array(keys, pa.string())]
     # an extension that no file has is no column: whether that may be is decided where all sources are known
-    names = [name for name in names if name in found]
-    arrays += [pa.array([rows[key].get(name) for key in keys], pa.string()) for name in names]
+    names = [name for name in names if not found.keys().isdisjoint(chosen[name])]
+    arrays += [_column(rows, keys, chosen[name]) for name in names]
     return pa.table(arrays, names=[id_column, *names])
+
+
+def _column(rows: dict[str, dict[str, str]], keys: Sequence[str], extensions: tuple[str, ...]) -> pa.Array:
+    if len(extensions) == 1:
+        return pa.array([rows[key].get(extensions[0]) for key in keys], pa.string())
+    return pa.array([next((rows[key][e] for e in extensions if e in rows[key]), None) for key in keys], pa.string())
+
+
+def _without_words(rows: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
+    """The samples without those that are one file with words about the folder, unless there is nothing else."""
+    words = {key for key, row in rows.items() if len(row) == 1 and _BESIDE.fullmatch(next(iter(row.values())))}
+    return {key: row for key, row in rows.items() if key not in words} or rows if words else rows
+
+
+def _images_as_one(rows: dict[str, dict[str, str]], found: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """The extensions of each column: images are one column if every sample has exactly one."""
+    chosen: dict[str, tuple[str, ...]] = {name: (name,) for name in sorted(found)}
+    images = tuple(name for name in IMAGES if name in chosen)
+    if len(images) > 1 and all(sum(name in row for name in images) == 1 for row in rows.values()):
+        for name in images[1:]:
+            del chosen[name]
+        chosen[images[0]] = images
+    return chosen
 
 
 def _from_line(samples: SampleFiles, line: str) -> tuple[str, str]:
@@ -122,8 +166,10 @@ def _nothing_wanted(samples: SampleFiles, columns: Sequence[str] | None) -> Sche
     hint = f"columns_to_download names extensions here; there are: {shown}"
     if any(name[:1] == "." and name[1:].lower() in there for name in columns or ()):
         hint += "; write them without the dot"
-    if any(extension in ("parquet", "csv", "tsv", "jsonl") for extension in there):
-        hint += f"; to read index files of a folder, give a wildcard such as {samples.folder}/*.{there[0]}"
+    if (images := spelling(there)) is not None:
+        hint += f"; for images of several endings, {[images]!r}"
+    if tables := [extension for extension in there if extension in ("parquet", "csv", "tsv", "jsonl")]:
+        hint += f"; to read index files of a folder, give a wildcard such as {samples.folder}/*.{tables[0]}"
     return SchemaError(
         f"no file has a wanted extension ({', '.join(columns or ())}): {samples.origin}",
         hint=hint,

@@ -1,18 +1,23 @@
 """Held content: what a source has inside itself, and where. Values only.
 
 A table whose samples lie inside its source (members of tar shards, bytes in Parquet or Lance columns) has places where
-others have paths: a place is a small struct that says in which part, and where there. Its fields tell the kind.
+others have paths: a place is a small struct that says in which part, and where there. Its fields tell the kind, so no
+column that was there before may have values of that form: whoever wrote it could name any file.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 import pyarrow as pa
 from pyarrow import types
 
-__all__ = ["LANCE", "PARQUET", "TAR", "Held", "HeldPart", "is_place", "place_columns"]
+from sds.errors import SchemaError
+from sds.urls import redact
+
+__all__ = ["LANCE", "PARQUET", "TAR", "Held", "HeldPart", "is_place", "place_columns", "refuse_places"]
 
 # kind -> what a place of that kind is
 _PLACES: dict[str, pa.DataType] = {
@@ -57,7 +62,7 @@ class Held(msgspec.Struct, frozen=True):
         kind: 'tar', 'parquet' or 'lance'.
         parts: by number.
         wanted: the columns that are read into samples; None: all of them.
-        columns: of a table: the columns that places tell by number.
+        columns: of a table: the names of the columns that places tell by number.
     """
 
     kind: str
@@ -69,6 +74,33 @@ class Held(msgspec.Struct, frozen=True):
 def place_columns(schema: pa.Schema, kind: str) -> list[str]:
     """The columns that hold places, by the names of their fields: a query may have given them other widths."""
     return [field.name for field in schema if types.is_struct(field.type) and set(field.type.names) == _KEYS[kind]]
+
+
+def refuse_places(fields: Iterable[pa.Field], kind: str, url: str) -> None:
+    """Refuses columns of a source whose values, or parts of them, could be taken for places.
+
+    Raises:
+        SchemaError: there is one.
+    """
+    for field in fields:
+        if _has_places(field.type, kind):
+            raise SchemaError(
+                f"column {field.name!r} has the form in which an index notes where content lies: {redact(url)}",
+                hint="give one of its fields another name, or leave the column out with index_cols_to_keep",
+                url=redact(url),
+            )
+
+
+def _has_places(type_: pa.DataType, kind: str) -> bool:
+    if isinstance(type_, pa.BaseExtensionType):
+        return _has_places(type_.storage_type, kind)
+    if types.is_dictionary(type_):
+        return _has_places(type_.value_type, kind)
+    if not types.is_nested(type_):
+        return False
+    if types.is_struct(type_) and set(type_.names) == _KEYS[kind]:
+        return True
+    return any(_has_places(type_.field(i).type, kind) for i in range(type_.num_fields))
 
 
 def is_place(value: Any, kind: str | None = None) -> bool:

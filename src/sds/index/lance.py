@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from sds.errors import OptionError, SourceError, SourceNotFound, UnsupportedSource
 from sds.fetch import File
-from sds.index.held import LANCE, Held, HeldPart
+from sds.index.held import LANCE, Held, HeldPart, refuse_places
 from sds.index.options import IndexOptions
 from sds.urls import is_remote, redact
 
@@ -97,6 +97,8 @@ def read_lance(folder: str, version: str, options: IndexOptions, scratch: Path) 
     found = msgspec.json.decode(done.stdout.splitlines()[-1], type=LanceTable)
     with pa.memory_map(str(path)) as file:
         table = pa.ipc.open_file(file).read_all()
+    contents = {name for name, _ in found.held}
+    refuse_places((field for field in table.schema if field.name not in contents), "lance", folder)
     for number, (name, _) in enumerate(found.held):
         fields = [pa.array(np.full(found.num_rows, number, np.int32)), pa.array(np.arange(found.num_rows))]
         missing = table[name].combine_chunks() if name in table.column_names else None

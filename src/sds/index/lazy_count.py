@@ -10,18 +10,17 @@ from __future__ import annotations
 import dataclasses
 import os
 import threading
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, BinaryIO, TypeVar
+from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from sds.index.build import check_weights, chosen, no_weight
+from sds.index.ahead import in_order
+from sds.index.build import check_weights, chosen
 from sds.index.gather import Gathered
 from sds.index.lazy_layout import Layout, LayoutReader, Piece
 from sds.index.lazy_query import ROW, QueryEngine, RowQuery
@@ -30,8 +29,6 @@ from sds.index.remote import OpenRemote
 from sds.index.table import WEIGHT_COLUMN
 
 __all__ = ["Counted", "count_rows", "gathered_from"]
-
-T = TypeVar("T")
 
 _MAX_ROWS_AT_ONCE = 1 << 21
 _MIN_PIECE_ROWS = 1 << 20  # a run of a query costs some milliseconds, however few its rows
@@ -46,11 +43,13 @@ class Counted:
         counts: rows of each chunk.
         rows_after_query: what the query left.
         rows_read: rows that were looked at.
+        has_weight: whether a row has a weight above 0.
     """
 
     counts: npt.NDArray[np.int64]
     rows_after_query: int
     rows_read: int
+    has_weight: bool
 
 
 def count_rows(
@@ -86,7 +85,7 @@ def count_rows(
     after_query = rows_read = 0
     has_weight = False
     num_threads = min(_MAX_THREADS, len(os.sched_getaffinity(0)))
-    for piece, several in _in_order(_cut(pieces, must_read), counter.count, num_threads):
+    for piece, several in in_order(_cut(pieces, must_read), counter.count, num_threads):
         rows_read += piece.stop - piece.start if piece.may_lack else 0
         for found in several:
             after_query += found.after_query
@@ -94,9 +93,7 @@ def count_rows(
             if weights is not None and found.weights is not None:
                 weights.write(found.weights.tobytes())
                 has_weight = has_weight or bool(found.weights.any())
-    if weights is not None and counts.any() and not has_weight:
-        raise no_weight(options)
-    return Counted(counts, after_query, rows_read)
+    return Counted(counts, after_query, rows_read, has_weight)
 
 
 @dataclass(frozen=True)
@@ -203,21 +200,3 @@ def _cut(pieces: Iterable[Piece], must_read: bool) -> Iterator[Piece]:
         held = Piece(start, stop, may_lack)
     if held is not None:
         yield held
-
-
-def _in_order(items: Iterable[Piece], work: Callable[[Piece], T], num_threads: int) -> Iterator[tuple[Piece, T]]:
-    """What work makes of items, in their order, a few ahead of use."""
-    with ThreadPoolExecutor(num_threads) as pool:
-        waiting: deque[tuple[Piece, Future[Any]]] = deque()
-        try:
-            for item in items:
-                waiting.append((item, pool.submit(work, item)))
-                if len(waiting) > 2 * num_threads:
-                    done, future = waiting.popleft()
-                    yield done, future.result()
-            while waiting:
-                done, future = waiting.popleft()
-                yield done, future.result()
-        finally:
-            for _, future in waiting:
-                future.cancel()

@@ -1,18 +1,17 @@
-"""Parquet files read in part: a footer, or some rows of some columns, of a local file or by ranges of a remote one.
+"""Files read in part: what must be known of one, its Footer, and some rows of some columns of it, a Part.
 
-Comes in: an address and row numbers. Goes out: facts of the footer, or a table of exactly these rows. Only the row
-groups that hold them are touched; reading on where the last read ended decodes nothing twice. Whatever is wrong with a
-file, or changed since its footer was read, is a SourceError that names it.
+Comes in: an address and row numbers. Goes out: facts, or a table of exactly these rows, of a local file or by ranges of
+a remote one. Here is Parquet, of which only the row groups that hold the rows are touched; `lazy_text` has CSV and JSON
+lines. Whatever is wrong with a file, or changed since its footer was made, is a SourceError that names it.
 """
 
 from __future__ import annotations
 
 import hashlib
-import io
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
@@ -20,18 +19,49 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from sds.errors import SdsError, SourceError
+from sds.index.formats import Format
 from sds.index.listing import file_version
 from sds.index.readers import plain_table
 from sds.index.remote import OpenRemote
+from sds.index.sparse import Sparse
 from sds.urls import is_remote, redact
 
-__all__ = ["Footer", "ParquetPart", "Sparse", "read_footer"]
+__all__ = [
+    "Footer",
+    "Lines",
+    "ParquetPart",
+    "Part",
+    "changed",
+    "check_version",
+    "damaged",
+    "no_columns",
+    "read_footer",
+    "read_range",
+]
 
 _MAGIC = b"PAR1"
 _FIRST_TAIL = 64 << 10  # most footers fit: one request instead of two
 _MAX_FOOTER = 256 << 20
 _BATCH_ROWS = 1 << 16
 _GAP = 64 << 10  # ranges that lie so near to each other are read as one
+
+
+class Lines(msgspec.Struct, frozen=True, array_like=True):
+    """Where the rows of a text file lie: it has no footer, so it was read once. A block is some whole rows.
+
+    Attributes:
+        family: 'csv', 'tsv' or 'json'.
+        offsets: of the first byte of each block, and after the last that of the end, as int64.
+        checks: a hash of each block, 8 bytes long.
+        schema_bytes: of all rows, as Arrow writes it.
+        gaps: by column of text, for each block whether a value is missing there, as a byte.
+    """
+
+    family: str
+    offsets: bytes
+    checks: bytes
+    schema_bytes: bytes
+    gaps: dict[str, bytes]
 
 
 class Footer(msgspec.Struct, frozen=True, array_like=True):
@@ -42,8 +72,9 @@ class Footer(msgspec.Struct, frozen=True, array_like=True):
         version: of a local file; it must not change while it is read.
         size: its bytes.
         length: bytes of the footer, at its end.
-        digest: a hash of the footer: another one means another file.
-        group_rows: the rows of each row group.
+        digest: a hash of the footer, or of a text file's blocks: another one means another file.
+        group_rows: the rows of each row group, or block.
+        lines: of a text file, where its blocks are.
     """
 
     url: str
@@ -52,11 +83,30 @@ class Footer(msgspec.Struct, frozen=True, array_like=True):
     length: int
     digest: str
     group_rows: list[int]
+    lines: Lines | None = None
+
+    @property
+    def format(self) -> Format:
+        """How it is read."""
+        return Format("parquet" if self.lines is None else self.lines.family)
 
     @property
     def num_rows(self) -> int:
         """Rows of the file."""
         return sum(self.group_rows)
+
+
+class Part(Protocol):
+    """An open file, of which some columns are read. Several threads may ask."""
+
+    def read(self, start: int, stop: int) -> pa.Table:
+        """The rows [start, stop) of the file, in plain types.
+
+        Raises:
+            SourceError: the file is damaged, or was changed.
+            FetchError: it cannot be read.
+        """
+        ...
 
 
 def read_footer(url: str, version: str, open_remote: OpenRemote) -> tuple[Footer, parquet.FileMetaData]:
@@ -67,15 +117,15 @@ def read_footer(url: str, version: str, open_remote: OpenRemote) -> tuple[Footer
         FetchError: it cannot be read.
     """
     size = open_remote().head(url).size if is_remote(url) else os.stat(url).st_size
-    tail = _read(url, max(0, size - _FIRST_TAIL), size, open_remote)
+    tail = read_range(url, max(0, size - _FIRST_TAIL), size, open_remote)
     if tail[-4:] != _MAGIC:
         _parse(url, tail)  # which says what is wrong
-        raise _damaged(url, "it does not end as Parquet does")
+        raise damaged(url, "it does not end as Parquet does")
     length = int.from_bytes(tail[-8:-4], "little") + 8
     if length > min(size, _MAX_FOOTER):
-        raise _damaged(url, f"its footer would have {length} bytes")
+        raise damaged(url, f"its footer would have {length} bytes")
     if length > len(tail):
-        tail = _read(url, size - length, size - len(tail), open_remote) + tail
+        tail = read_range(url, size - length, size - len(tail), open_remote) + tail
     raw = tail[len(tail) - length :]
     facts = _parse(url, raw)
     rows = [facts.row_group(i).num_rows for i in range(facts.num_row_groups)]
@@ -90,10 +140,11 @@ def _parse(url: str, raw: bytes) -> parquet.FileMetaData:
     try:
         return parquet.read_metadata(pa.BufferReader(raw))
     except (pa.ArrowException, OSError, ValueError) as e:
-        raise _damaged(url, " ".join(str(e).split())) from e
+        raise damaged(url, " ".join(str(e).split())) from e
 
 
-def _read(url: str, start: int, stop: int, open_remote: OpenRemote) -> bytes:
+def read_range(url: str, start: int, stop: int, open_remote: OpenRemote) -> bytes:
+    """Some bytes of a local or remote file; SourceError if it ends before."""
     if is_remote(url):
         data = open_remote().read(url, start, stop)
     else:
@@ -101,7 +152,7 @@ def _read(url: str, start: int, stop: int, open_remote: OpenRemote) -> bytes:
             file.seek(start)
             data = file.read(stop - start) or b""
     if len(data) != stop - start:
-        raise _damaged(url, f"it ends {stop - start - len(data)} bytes too early")
+        raise damaged(url, f"it ends {stop - start - len(data)} bytes too early")
     return data
 
 
@@ -124,11 +175,10 @@ class ParquetPart:
         self._lock = threading.Lock()
         self._starts = np.cumsum([0, *footer.group_rows])
         url = footer.url
-        if not is_remote(url) and _version(url) != footer.version:
-            raise _changed(url)
-        raw = _read(url, footer.size - footer.length, footer.size, open_remote)
+        check_version(url, footer.version)
+        raw = read_range(url, footer.size - footer.length, footer.size, open_remote)
         if _digest(raw) != footer.digest:
-            raise _changed(url)
+            raise changed(url)
         self._facts = _parse(url, raw)
         names = self._facts.schema.to_arrow_schema().names
         self._columns = [name for name in names if name in columns]
@@ -156,11 +206,11 @@ class ParquetPart:
                 self._leave()
                 if isinstance(e, SdsError):
                     raise
-                raise _damaged(self._footer.url, " ".join(str(e).split())) from e
+                raise damaged(self._footer.url, " ".join(str(e).split())) from e
             if not self._keeps_place or self._group < 0 or self._place == self._footer.group_rows[self._group]:
                 self._leave()  # and with it of what is held in memory
         if not self._columns:  # rows without columns: how many there are would be lost
-            return pa.table({"__sds_none__": pa.nulls(stop - start)})
+            return no_columns(stop - start)
         return plain_table(table)
 
     def _empty(self) -> pa.Table:
@@ -190,7 +240,7 @@ class ParquetPart:
         while num_rows:
             batch = self._rest if self._rest is not None else next(self._batches, None)
             if batch is None:
-                raise _damaged(self._footer.url, f"row group {self._group} is shorter than its footer says")
+                raise damaged(self._footer.url, f"row group {self._group} is shorter than its footer says")
             taken = min(num_rows, batch.num_rows)
             self._rest = batch.slice(taken) if taken < batch.num_rows else None
             self._place, num_rows = self._place + taken, num_rows - taken
@@ -214,53 +264,9 @@ class ParquetPart:
         pieces = remote.read_ranges(url, ranges)
         for (start, stop), piece in zip(ranges, pieces, strict=True):
             if len(piece) != stop - start:
-                raise _damaged(url, "a range of it is shorter than asked for")
+                raise damaged(url, "a range of it is shorter than asked for")
         fallback: Callable[[int, int], bytes] = lambda start, stop: remote.read(url, start, stop)  # noqa: E731
         return pa.PythonFile(Sparse(self._footer.size, ranges, pieces, fallback), mode="r")
-
-
-class Sparse(io.RawIOBase):
-    """A file of which some ranges are in memory; others are read when they are asked for."""
-
-    def __init__(
-        self,
-        size: int,
-        ranges: Sequence[tuple[int, int]],
-        pieces: Sequence[bytes],
-        read: Callable[[int, int], bytes],
-    ) -> None:
-        self._size = size
-        self._held = list(zip(ranges, pieces, strict=True))
-        self._fallback = read
-        self._at = 0
-
-    def readable(self) -> bool:
-        """As a file: yes."""
-        return True
-
-    def seekable(self) -> bool:
-        """As a file: yes."""
-        return True
-
-    def tell(self) -> int:
-        """Where the next read begins."""
-        return self._at
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Sets where the next read begins."""
-        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
-        return self._at
-
-    def read(self, size: int = -1) -> bytes:
-        """The next bytes, from what is held or from the file."""
-        start, stop = self._at, self._size if size < 0 else min(self._size, self._at + size)
-        self._at = max(start, stop)
-        if stop <= start:
-            return b""
-        for (first, end), piece in self._held:
-            if first <= start and stop <= end:
-                return piece[start - first : stop - first]
-        return self._fallback(start, stop)
 
 
 def _ranges(group: Any, columns: Sequence[str]) -> list[tuple[int, int]]:
@@ -286,19 +292,30 @@ def _merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
     return merged
 
 
-def _version(path: str) -> str | None:
+def no_columns(num_rows: int) -> pa.Table:
+    """So many rows without any of the columns that are asked for."""
+    return pa.table({"__sds_none__": pa.nulls(num_rows)})
+
+
+def check_version(url: str, version: str) -> None:
+    """Raises SourceError if a local file is not the one that was looked at before."""
+    if is_remote(url):
+        return
     try:
-        return file_version(os.stat(path))
+        found = file_version(os.stat(url))
     except FileNotFoundError:
-        return None
+        found = ""
+    if found != version:
+        raise changed(url)
 
 
-def _changed(url: str) -> SourceError:
+def changed(url: str) -> SourceError:
+    """The error of a file that is no longer what it was."""
     return SourceError(
         f"index file changed since it was opened: {redact(url)}", hint="open the dataset again", url=redact(url)
     )
 
 
-def _damaged(url: str, reason: str) -> SourceError:
-    hint = "is it whole, and really Parquet?"
+def damaged(url: str, reason: str, hint: str = "is it whole, and really Parquet?") -> SourceError:
+    """The error of a file that cannot be read."""
     return SourceError(f"index file cannot be read: {redact(url)}: {reason}", hint=hint, url=redact(url))

@@ -1,29 +1,34 @@
-"""Layout: Parquet files seen as one long table, of which any rows can be read, some columns at a time.
+"""Layout: files seen as one long table, of which any rows can be read, some columns at a time.
 
-Comes in: a source of Parquet files. Goes out: what their footers say, with nothing else read; and, asked for rows by
-their number over all files, tables in common types, paths relative to one folder as in an index that is read whole.
+Comes in: a source of Parquet, CSV or JSON lines files. Goes out: what their footers say, with nothing else read (text
+files have none, and are read once); and, asked for rows by their number over all files, tables in common types, paths
+relative to one folder as in an index that is read whole.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from pyarrow import parquet
 
 from sds.errors import ObjectNotFound, OptionError, SourceError, SourceNotFound
-from sds.index.formats import Format
 from sds.index.gather import common_folder, rebase
-from sds.index.lazy_files import Footer, ParquetPart, read_footer
+from sds.index.lazy_files import Footer, ParquetPart, Part, read_footer
+from sds.index.lazy_lines import find_lines
+from sds.index.lazy_text import TextPart
+from sds.index.leaves import leaves_of
+from sds.index.options import IndexOptions
 from sds.index.parts import IndexFile, Source
 from sds.index.readers import check_names, plain_type
 from sds.index.remote import OpenRemote
@@ -34,11 +39,12 @@ __all__ = ["Layout", "LayoutReader", "Piece", "make_layout"]
 
 _NUM_FOOTERS_AT_ONCE = 32
 _MAX_OPEN_FILES = 32
-_PARQUET = Format("parquet")
+_MAX_PARSERS = 8
+_CHUNKED = ("parquet", "csv", "tsv", "json")
 
 
 class Piece(NamedTuple):
-    """Rows of one row group: their numbers over all files, and whether values to download may be missing in them."""
+    """Rows of one row group or block: their numbers over all files, and whether they may lack values to download."""
 
     start: int
     stop: int
@@ -54,7 +60,7 @@ class Layout(msgspec.Struct, frozen=True, dict=True):
         schema_bytes: the schema that all of them fit, as Arrow writes it.
         folder: what relative paths to download are relative to; None: they are addresses.
         downloads: the columns with paths.
-        num_bytes: of all row groups, uncompressed.
+        num_bytes: of all rows, uncompressed.
     """
 
     footers: list[Footer]
@@ -87,7 +93,7 @@ class Layout(msgspec.Struct, frozen=True, dict=True):
     def part(self, number: int) -> IndexFile:
         """A file as a part of the source."""
         footer = self.footers[number]
-        return IndexFile(footer.url, _PARQUET, footer.version, number in self.from_web)
+        return IndexFile(footer.url, footer.format, footer.version, number in self.from_web)
 
     def fingerprint(self, salt: str) -> str:
         """Equal for equal footers in equal places below the common folder, on any machine; no row is read."""
@@ -98,42 +104,55 @@ class Layout(msgspec.Struct, frozen=True, dict=True):
         return digest.hexdigest()
 
 
-def make_layout(source: Source, downloads: Sequence[str], open_remote: OpenRemote) -> tuple[Layout, list[Piece]]:
-    """Reads the footers of all files; also tells all row groups.
+class _Facts(NamedTuple):
+    """What opening a file tells: its footer, its columns, its bytes, and which row groups may lack a value."""
+
+    footer: Footer
+    schema: pa.Schema
+    num_bytes: int
+    may_lack: list[bool]
+
+
+def make_layout(
+    source: Source, options: IndexOptions, open_remote: OpenRemote, *, folder: Path
+) -> tuple[Layout, list[Piece]]:
+    """Reads the footers of all files; also tells all row groups. Line indexes of text files are kept in the folder.
 
     Raises:
-        OptionError: not all files are Parquet.
+        OptionError: files are of a kind that cannot be read in chunks.
         SourceError: a file is missing or damaged, or two do not fit each other.
     """
-    parts = checked_parts(source)
+    parts, downloads = checked_parts(source), options.columns_to_download or ()
+    num_parsers = min(_MAX_PARSERS, len(os.sched_getaffinity(0))) if len(parts) < _MAX_PARSERS else 1
 
-    def read(part: IndexFile) -> tuple[Footer, parquet.FileMetaData]:
+    def read(part: IndexFile) -> _Facts:
         try:
-            return read_footer(part.url, part.version, open_remote)
+            if part.format.family == "parquet":
+                return _parquet_facts(part, downloads, open_remote)
+            text = tuple(dict.fromkeys((options.id_column, *downloads)))
+            footer = find_lines(part, text, open_remote, folder=folder, num_threads=num_parsers)
         except (ObjectNotFound, FileNotFoundError) as e:
             hint = "it was there a moment ago: try again"
             raise SourceNotFound(f"index file is gone: {redact(part.url)}", hint=hint, url=redact(part.url)) from e
+        return _text_facts(footer, downloads)
 
     schemas: dict[bytes, NamedTable] = {}
     footers, pieces, start, num_bytes = [], [], 0, 0
     is_far = any(is_remote(part.url) for part in parts)
     with ThreadPoolExecutor(_NUM_FOOTERS_AT_ONCE if is_far else 2) as pool:
-        for part, (footer, facts) in zip(parts, pool.map(read, parts), strict=True):
-            footers.append(footer)
-            schema = facts.schema.to_arrow_schema()
-            check_names(schema.names, redact(part.url))
-            plain = pa.schema([pa.field(field.name, plain_type(field.type)) for field in schema])
-            schemas.setdefault(plain.serialize().to_pybytes(), NamedTable(redact(part.url), plain.empty_table()))
-            for number, num_rows in enumerate(footer.group_rows):
-                group = facts.row_group(number)
-                num_bytes += group.total_byte_size
+        for part, facts in zip(parts, pool.map(read, parts), strict=True):
+            footers.append(facts.footer)
+            schema = facts.schema
+            schemas.setdefault(schema.serialize().to_pybytes(), NamedTable(redact(part.url), schema.empty_table()))
+            num_bytes += facts.num_bytes
+            for num_rows, may_lack in zip(facts.footer.group_rows, facts.may_lack, strict=True):
                 if num_rows:
-                    pieces.append(Piece(start, start + num_rows, _may_lack(group, downloads)))
+                    pieces.append(Piece(start, start + num_rows, may_lack))
                 start += num_rows
     merged = common_schema(list(schemas.values()))
     from_web = [number for number, part in enumerate(parts) if part.from_web]
-    folder = common_folder(source)
-    layout = Layout(footers, from_web, merged.serialize().to_pybytes(), folder, tuple(downloads), num_bytes)
+    common = common_folder(source)
+    layout = Layout(footers, from_web, merged.serialize().to_pybytes(), common, tuple(downloads), num_bytes)
     if not layout.num_rows:
         url = redact(parts[0].url)
         raise SourceError(f"source has no rows: {url}", hint="is it empty, or still being written?", url=url)
@@ -143,29 +162,52 @@ def make_layout(source: Source, downloads: Sequence[str], open_remote: OpenRemot
 def checked_parts(source: Source) -> list[IndexFile]:
     """The files of a source that can be read in chunks; OptionError if there are others."""
     for part in source.parts:
-        if not isinstance(part, IndexFile) or part.format != _PARQUET:
-            name = part.url if isinstance(part, IndexFile) else part.origin
+        if isinstance(part, IndexFile) and part.format.family in _CHUNKED and part.format.codec is None:
+            continue
+        name = redact(part.url if isinstance(part, IndexFile) else part.origin)
+        if isinstance(part, IndexFile) and part.format.codec is not None:
             raise OptionError(
-                f"lazy_index_chunk_size needs Parquet files: {redact(name)}",
-                hint="convert it once with `sds index build SRC -o index.parquet`, or leave lazy_index_chunk_size out",
+                f"lazy_index_chunk_size needs files that are not compressed as a whole: {name}",
+                hint="no row of it can be read without all before it: decompress it, convert it once with "
+                "`sds index build SRC -o index.parquet`, or leave lazy_index_chunk_size out",
             )
+        hint = "convert it once with `sds index build SRC -o index.parquet`, or leave lazy_index_chunk_size out"
+        if isinstance(part, IndexFile) and part.format.family in ("tar", "lance"):
+            hint = "leave lazy_index_chunk_size out: what such a source holds is not read before it is needed"
+        raise OptionError(f"lazy_index_chunk_size needs Parquet, CSV or JSON lines files: {name}", hint=hint)
     return source.index_files
 
 
-def _may_lack(group: Any, downloads: Sequence[str]) -> bool:
+def _parquet_facts(part: IndexFile, downloads: Sequence[str], open_remote: OpenRemote) -> _Facts:
+    footer, facts = read_footer(part.url, part.version, open_remote)
+    schema = facts.schema.to_arrow_schema()
+    check_names(schema.names, redact(part.url))
+    plain = pa.schema([pa.field(field.name, plain_type(field.type)) for field in schema])
+    groups = [facts.row_group(number) for number in range(facts.num_row_groups)]
+    num_bytes = sum(group.total_byte_size for group in groups)
+    return _Facts(footer, plain, num_bytes, [_may_lack(group, downloads, leaves_of(schema)) for group in groups])
+
+
+def _text_facts(footer: Footer, downloads: Sequence[str]) -> _Facts:
+    lines = footer.lines
+    assert lines is not None
+    schema = pa.ipc.read_schema(pa.BufferReader(lines.schema_bytes))
+    gaps = [lines.gaps[name] for name in downloads]
+    may_lack = [any(gap[number] for gap in gaps) for number in range(len(footer.group_rows))]
+    return _Facts(footer, schema, footer.size, may_lack)
+
+
+def _may_lack(group: Any, downloads: Sequence[str], leaves: Mapping[str, range]) -> bool:
     """Whether the footer leaves open that a value to download is null or empty in a row group."""
-    wanted = set(downloads)
-    for i in range(group.num_columns if wanted else 0):
-        column = group.column(i)
-        name = column.path_in_schema.partition(".")[0]
-        if name in wanted:
-            wanted.discard(name)
-            facts = column.statistics
-            if facts is None or not facts.has_null_count or facts.null_count:
-                return True
-            if not facts.has_min_max or facts.min in ("", b""):
-                return True
-    return bool(wanted)  # a column that the file does not have
+    for name in downloads:
+        if name not in leaves:
+            return True
+        facts = group.column(leaves[name].start).statistics
+        if facts is None or not facts.has_null_count or facts.null_count:
+            return True
+        if not facts.has_min_max or facts.min in ("", b""):
+            return True
+    return False
 
 
 class LayoutReader:
@@ -180,7 +222,7 @@ class LayoutReader:
         self._schema = pa.schema([layout.schema.field(name) for name in columns])
         self._open_remote = open_remote
         self._lock = threading.Lock()
-        self._files: OrderedDict[int, ParquetPart] = OrderedDict()
+        self._files: OrderedDict[int, Part] = OrderedDict()
 
     def read(self, start: int, stop: int) -> pa.Table:
         """The rows with the numbers [start, stop), of any files."""
@@ -201,16 +243,21 @@ class LayoutReader:
         table = self._file(number).read(start, stop)
         return NamedTable(part.url, rebase(table, part, folder=layout.folder, downloads=layout.downloads))
 
-    def _file(self, number: int) -> ParquetPart:
+    def _file(self, number: int) -> Part:
         with self._lock:
             file = self._files.get(number)
             if file is not None:
                 self._files.move_to_end(number)
                 return file
-        footer, keeps_place = self._layout.footers[number], self._keeps_place
-        file = ParquetPart(footer, self._columns, self._open_remote, keeps_place=keeps_place)
+        file = self._open(self._layout.footers[number])
         with self._lock:
             file = self._files.setdefault(number, file)
             while len(self._files) > _MAX_OPEN_FILES:
                 self._files.popitem(last=False)
         return file
+
+    def _open(self, footer: Footer) -> Part:
+        keeps_place = self._keeps_place
+        if footer.lines is None:
+            return ParquetPart(footer, self._columns, self._open_remote, keeps_place=keeps_place)
+        return TextPart(footer, self._columns, self._layout.schema, self._open_remote, keeps_place=keeps_place)

@@ -20,7 +20,7 @@ from typing import Any
 import pyarrow as pa
 
 from sds.errors import QueryError
-from sds.index.query import checked_select, is_row_by_row, nodes, parse, plain_result, select_node, shut
+from sds.index.query import checked_select, is_row_by_row, nodes, parse, plain_result, query_hint, select_node, shut
 
 __all__ = ["ROW", "QueryEngine", "RowQuery", "plan_query"]
 
@@ -62,21 +62,15 @@ def plan_query(
     Raises:
         QueryError: it is not one SELECT, DuckDB refuses it, or it needs more than a row at a time.
     """
-    import duckdb
-
-    hint = f"the table is named dataframe; its columns: {', '.join(schema.names)}"
-    checked_select(query, hint)
+    checked_select(query, f"the table is named dataframe; its columns: {', '.join(schema.names)}")
     with engine.connection() as connection:
         node = select_node(tree := parse(connection, query))
         _refuse_more_than_rows(connection, node, schema)
         columns = _needed(node, schema, keep)
         narrow = _narrowed(tree, schema, outputs)
         texts = [_numbered(connection, each) for each in (tree, narrow)]
-    try:
-        nothing = schema.empty_table().select(list(columns)).append_column(ROW, pa.array([], pa.int64()))
-        empty = engine.run(texts[0], nothing)
-    except duckdb.Error as e:
-        raise QueryError(f"sql_query failed: {e}", hint=hint) from e
+    nothing = schema.empty_table().select(list(columns)).append_column(ROW, pa.array([], pa.int64()))
+    empty = engine.run(texts[0], nothing)
     narrow_columns = _needed(select_node(narrow), schema, outputs)
     return RowQuery(texts[0], columns, texts[1], narrow_columns, empty.drop_columns([ROW]).schema)
 
@@ -99,10 +93,16 @@ class QueryEngine:
         self._root: Any = None
 
     def run(self, sql: str, table: pa.Table) -> pa.Table:
-        """What a query gives for a table named `dataframe`."""
+        """What a query gives for a table named `dataframe`; QueryError if it fails with one of its rows."""
+        import duckdb
+
         with self.connection() as connection:
             connection.register("dataframe", table)
-            return plain_result(connection.sql(sql).to_arrow_table())
+            try:
+                return plain_result(connection.sql(sql).to_arrow_table())
+            except duckdb.Error as e:
+                schema = pa.schema([field for field in table.schema if field.name != ROW])
+                raise QueryError(f"sql_query failed: {e}", hint=query_hint(schema, str(e))) from e
 
     @contextmanager
     def connection(self) -> Iterator[Any]:
@@ -190,6 +190,7 @@ def _refuse_more_than_rows(connection: Any, node: dict[str, Any], schema: pa.Sch
         (bool(node.get("sample") or node.get("from_table", {}).get("sample")), "it draws a sample"),
         (any(n.get("class") == "SUBQUERY" for n in nodes(node)), "it has a query inside"),
         (any(n.get("class") == "WINDOW" for n in nodes(node)), "it looks at other rows (OVER)"),
+        (_has_inner_stars(node), "it chooses columns by COLUMNS(...), or has a * inside an expression"),
     ]
     for is_so, reason in reasons:
         if is_so:
@@ -204,13 +205,34 @@ def _refuse_more_than_rows(connection: Any, node: dict[str, Any], schema: pa.Sch
         if not found[0][0]:
             reason = f"{name}() is no function of a row alone, or not the same each time"
             raise QueryError(f"sql_query cannot be run on parts of the index: {reason}", hint=_LEAVE_OUT)
-    known = {name.lower() for name in schema.names} | _aliases(node)
+    known = {name.lower() for name in schema.names} | _aliases(node) | _parameters(node)
     for names_ in _references(node):
         if not known.intersection(map(str.lower, names_)):  # current_date and its like look like columns
             raise QueryError(
                 f"sql_query names a column that the source does not have: {'.'.join(names_)!r}",
                 hint=f"the columns there are: {', '.join(schema.names)}",
             )
+
+
+def _has_inner_stars(node: dict[str, Any]) -> bool:
+    """Whether a star means columns that are not simply handed on: the row's number would be among them."""
+    plain = [
+        entry for entry in node.get("select_list", []) if entry.get("class") == "STAR" and not entry.get("columns")
+    ]
+    num_stars = sum(1 for n in nodes(node) if n.get("class") == "STAR")
+    return len(plain) < num_stars
+
+
+def _is_whole(star: dict[str, Any], node: dict[str, Any]) -> bool:
+    """Whether a star is that of the table, not of a struct: `s.*`."""
+    name, table = star.get("relation_name", "").lower(), node.get("from_table", {})
+    return name in ("", table.get("alias", "").lower(), table.get("table_name", "").lower())
+
+
+def _parameters(tree: Any) -> set[str]:
+    """The names that lambdas give to what they are called with."""
+    lambdas = [n["lhs"] for n in nodes(tree) if n.get("class") == "LAMBDA"]
+    return {name.lower() for names in _references(lambdas) for name in names}
 
 
 def _aliases(tree: Any) -> set[str]:
@@ -231,7 +253,7 @@ def _needed(node: dict[str, Any], schema: pa.Schema, keep: Iterable[str] | None)
             for star in stars
             for part in ("exclude_list", "replace_list", "columns", "expr", "qualified_exclude_list", "rename_list")
         )
-        if keep is None or not is_plain:
+        if keep is None or not is_plain or not all(_is_whole(star, node) for star in stars):
             return tuple(schema.names)
         named.update(name.lower() for name in keep)
     # a row needs a column, so that it can be counted
@@ -249,6 +271,8 @@ def _narrowed(tree: dict[str, Any], schema: pa.Schema, outputs: Sequence[str]) -
     for entry in node["select_list"]:
         if entry.get("class") == "STAR":
             if any(entry.get(part) for part in ("replace_list", "columns", "expr", "rename_list")):
+                return tree
+            if not _is_whole(entry, node):
                 return tree
             left_out = {str(name).lower() for name in entry.get("exclude_list", [])}
             if entry.get("qualified_exclude_list"):
@@ -274,7 +298,7 @@ def _numbered(connection: Any, tree: dict[str, Any]) -> str:
     numbered = copy.deepcopy(tree)
     node = select_node(numbered)
     stars = [entry for entry in node["select_list"] if entry.get("class") == "STAR"]
-    is_there = any(not star.get("columns") and not star.get("expr") for star in stars)  # * hands it on already
+    is_there = any(_is_whole(star, node) for star in stars)  # * hands it on already
     if not is_there:
         node["select_list"].append(_column(ROW))
     text: str = connection.execute("SELECT json_deserialize_sql(?::JSON)", [json.dumps(numbered)]).fetchall()[0][0]

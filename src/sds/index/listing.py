@@ -1,12 +1,14 @@
 """Directories: a local folder or a remote prefix -> the files below it, each with its version.
 
 Paths are relative to the folder, in byte order. Hidden names are left out, and so are the folders of a cache that lies
-in there. Links to folders are followed, but never round in a circle.
+in there, and tables that were built in the folder `index` of another cache. Links to folders are followed,
+but never round in a circle.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -15,6 +17,9 @@ from sds.index.addresses import is_http
 from sds.index.remote import Remote
 
 __all__ = ["ListedFile", "file_version", "list_local", "list_remote", "version_of"]
+
+# what sds.index.store calls the tables that it builds: name, what was asked for, what was there
+_BUILT = re.compile(r".+-[0-9a-f]{12}-[0-9a-f]{24}\.(?:arrow|json|lazy|weights)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +55,10 @@ def _walk(folder: str, prefix: str, exclude: Collection[str], above: tuple[int, 
         raise SourceError(
             f"folder cannot be read: {folder}", hint="give this user read access, or choose another folder", url=folder
         ) from e
+    may_be_built = f"/{prefix}".endswith("/index/")
     for entry in entries:
         name = entry.name
-        if name.startswith("."):
+        if name.startswith(".") or (may_be_built and _BUILT.fullmatch(name)):
             continue
         if entry.is_dir():
             if entry.path in exclude or (ino := entry.stat().st_ino) in above:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,14 +21,22 @@ _POLL_S = 0.02
 
 
 @contextmanager
-def held(path: Path, *, timeout_s: float) -> Iterator[None]:
+def held(path: Path, *, timeout_s: float, meanwhile: Callable[[], bool] | None = None) -> Iterator[None]:
     """Holds the lock inside the block.
+
+    Args:
+        path: the lock file.
+        timeout_s: how long to wait for it.
+        meanwhile: called again and again while another process has it; true: there was something to do.
 
     Raises:
         CacheError: another process held it for longer than `timeout_s`.
     """
     deadline = time.monotonic() + timeout_s
     while (fd := _try(path)) is None:
+        if meanwhile is not None and meanwhile():
+            deadline = time.monotonic() + timeout_s
+            continue
         if time.monotonic() > deadline:
             raise CacheError(
                 f"another process holds the lock {path} for more than {timeout_s:.0f} s: {_holder(path)}",

@@ -7,6 +7,7 @@ its source, so a changed source is noticed here, by looking at sizes and version
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -20,6 +21,9 @@ from sds.index.store import Store
 from sds.index.table import IndexFacts, Manifest, TableIndex
 from sds.urls import is_remote
 
+if TYPE_CHECKING:
+    from sds.index.gather import Gathered, ReadFiles
+
 __all__ = ["open_index"]
 
 # Row access needs a Parquet file decoded, and every process that opens it decodes its own copy. Up to here that costs
@@ -30,7 +34,14 @@ _MAX_BATCHES_IN_PLACE = 1024
 
 
 def open_index(
-    src: SourceLike, options: IndexOptions, *, folder: Path, remote: OpenRemote, timeout_s: float = 1800.0
+    src: SourceLike,
+    options: IndexOptions,
+    *,
+    folder: Path,
+    remote: OpenRemote,
+    timeout_s: float = 1800.0,
+    read_files: ReadFiles | None = None,
+    leave_out: str | None = None,
 ) -> TableIndex:
     """Opens the index of a source, and builds it first if it was not built before or the source has changed.
 
@@ -40,6 +51,8 @@ def open_index(
         folder: where built tables live.
         remote: gives the reader of remote objects; called only if something is remote.
         timeout_s: how long to wait for another process that builds the same index.
+        read_files: reads index files when there are several; None: this process does.
+        leave_out: a table that is no part of the source, though it lies among others: what was made of them before.
 
     Raises:
         OptionError: `src` is nothing that could be a source.
@@ -47,17 +60,25 @@ def open_index(
         FetchError: a remote object could not be read.
         CacheError: the folder cannot be used.
     """
-    source = find_source(src, folder=folder, open_remote=remote).limited(options.max_index_files_to_use)
+    source = find_source(src, folder=folder, open_remote=remote)
+    source = (source if leave_out is None else source.without(leave_out)).limited(options.max_index_files_to_use)
     store = Store(Path(addresses.absolute(str(folder))), source, options)
     index = store.open()
     if index is not None:
         return index
     with store.building(timeout_s) as scratch:
         index = store.open()  # another process may have built it while this one waited
-        return index if index is not None else open_table(_build(source, options, store, remote, scratch))
+        return index if index is not None else open_table(_build(source, options, store, remote, scratch, read_files))
 
 
-def _build(source: Source, options: IndexOptions, store: Store, remote: OpenRemote, scratch: Path) -> Manifest:
+def _build(
+    source: Source,
+    options: IndexOptions,
+    store: Store,
+    remote: OpenRemote,
+    scratch: Path,
+    read_files: ReadFiles | None,
+) -> Manifest:
     from sds.index.build import (
         draft,
         is_part,
@@ -67,7 +88,9 @@ def _build(source: Source, options: IndexOptions, store: Store, remote: OpenRemo
 
     gathered = gather_held(source, options, open_remote=remote, scratch=scratch)
     if gathered is None:
-        gathered = with_default(gather(source, options, open_remote=remote, scratch=scratch), options)
+        gathered = with_default(
+            gather(source, options, open_remote=remote, scratch=scratch, read_files=read_files), options
+        )
     first = source.parts[0]
     origin = first.url if isinstance(first, IndexFile) else first.origin
     made = draft(gathered, options, origin=origin, scratch=scratch)
@@ -93,11 +116,21 @@ def _build(source: Source, options: IndexOptions, store: Store, remote: OpenRemo
             rows=made.table.num_rows,
             path=origin,
             in_place=storage is not None,
+            num_other_files=_num_other_files(source, gathered),
         ),
         # as it was before it was read: a file that changed meanwhile is noticed when the table is opened
         source_version=first.version if storage is not None and isinstance(first, IndexFile) else None,
     )
     return store.publish(made.table, manifest) if storage is None else store.note(manifest)
+
+
+def _num_other_files(source: Source, gathered: Gathered) -> int:
+    """How many files of folders no column has; of folders only."""
+    if source.index_files or not gathered.columns_to_download:
+        return 0
+    there = [name for name in gathered.columns_to_download if name in gathered.table.column_names]
+    used: int = sum(gathered.table.num_rows - gathered.table[name].null_count for name in there)
+    return max(0, sum(len(part.files) for part in source.sample_files) - used)
 
 
 def _storage_in_place(source: Source, table: pa.Table) -> str | None:

@@ -19,8 +19,9 @@ class IndexOptions:
     """Which rows and columns a source gives.
 
     Attributes:
-        columns_to_download: columns that hold URLs or paths; in a directory, extensions. None: every extension of a
-            directory, no column of a table. Empty: metadata only.
+        columns_to_download: columns that hold URLs or paths; in a directory, extensions, with those that stand for each
+            other in one ('jpg;jpeg;png'). None: every extension of a directory, no column of a table. Empty:
+            metadata only.
         index_col_name: the column with the sample's id. None: 'index' if there is one, else ids are row numbers.
         allow_missing_columns: whether rows and columns without a value to download stay, with None.
         index_cols_to_keep: columns that samples get beside the id and those to download. None: all.
@@ -55,6 +56,9 @@ class IndexOptions:
         if self.lazy_index_plan not in ("auto", "scan", "take"):
             hint = "one of 'auto', 'scan', 'take'"
             raise OptionError(f"lazy_index_plan is unknown: {self.lazy_index_plan!r}", hint=hint)
+        if self.lazy_index_plan != "auto" and self.lazy_index_chunk_size is None:
+            hint = "set lazy_index_chunk_size too, or leave lazy_index_plan out: only a lazy index has a plan"
+            raise OptionError(f"lazy_index_plan is for a lazy index: {self.lazy_index_plan!r}", hint=hint)
         if self.index_col_name in (self.columns_to_download or ()):
             raise OptionError(
                 f"index_col_name is also in columns_to_download: {self.index_col_name!r}",

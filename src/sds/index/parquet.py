@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -19,7 +19,7 @@ from sds.errors import CacheError, OptionError
 from sds.units import format_bytes
 from sds.urls import is_remote, local_path, redact
 
-__all__ = ["ROW_GROUP_SIZE", "RowGroups", "publish", "write_parquet"]
+__all__ = ["ROW_GROUP_SIZE", "RowGroups", "publish", "publish_together", "write_parquet"]
 
 ROW_GROUP_SIZE = 65_536  # rows: a few MB of URLs and captions, which is what one ranged read is worth
 _MAX_PUT = 512 * 2**20  # an object is sent whole, from memory
@@ -107,25 +107,40 @@ def publish(path: Path, address: str, put: Callable[[str, bytes], None]) -> None
         OptionError: it is too large for one object.
         CacheError: the folder cannot be written to.
     """
-    if is_remote(address):
+    publish_together([(path, address)], put)
+
+
+def publish_together(files: Sequence[tuple[Path, str]], put: Callable[[str, bytes], None]) -> None:
+    """Gives finished files their names, when all of them lie beside these; objects of a store go one by one.
+
+    Raises:
+        OptionError: one is too large for one object.
+        CacheError: a folder cannot be written to.
+    """
+    for path, address in files:
         size = path.stat().st_size
-        if size > _MAX_PUT:
+        if is_remote(address) and size > _MAX_PUT:
             raise OptionError(
                 f"file is too large to be written as one object: {format_bytes(size)}: {redact(address)}",
                 hint="write several files (a '*' in the destination, or a smaller rows_per_file), or to a local path",
             )
-        put(address, path.read_bytes())
-        return
-    target = Path(os.path.abspath(local_path(address)))
-    part = target.with_name(f".{target.name}.{secrets.token_hex(8)}.part")
+    for path, address in files:
+        if is_remote(address):
+            put(address, path.read_bytes())
+    local = [(path, Path(os.path.abspath(local_path(address)))) for path, address in files if not is_remote(address)]
+    drafts: list[tuple[Path, Path]] = []
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
         try:
-            shutil.copyfile(path, part)
-            part.replace(target)
+            for path, target in local:
+                drafts.append((target.with_name(f".{target.name}.{secrets.token_hex(8)}.part"), target))
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(path, drafts[-1][0])
+            for draft, target in drafts:
+                draft.replace(target)
         finally:
-            part.unlink(missing_ok=True)
+            for draft, _ in drafts:
+                draft.unlink(missing_ok=True)
     except OSError as error:
         raise CacheError(
-            f"file cannot be written: {target}: {error.strerror}", hint="is there room, and may you write there?"
+            f"file cannot be written: {drafts[-1][1]}: {error.strerror}", hint="is there room, and may you write there?"
         ) from error

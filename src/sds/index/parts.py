@@ -6,11 +6,14 @@ says what its relative paths are relative to and whether it may name files of th
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from sds.index import addresses
 from sds.index.formats import Format
 from sds.index.listing import ListedFile
+from sds.urls import is_remote, split
 
 __all__ = ["IndexFile", "SampleFiles", "Source"]
 
@@ -102,9 +105,36 @@ class Source:
         """Address and version of every file."""
         return [part.token for part in self.parts]
 
+    def has(self, address: str) -> bool:
+        """Whether a file is one of its own, under this name or behind a link."""
+        wanted = _place(address)
+        return any(_place(each) == wanted for each in self._addresses(address.rpartition("/")[2]))
+
+    def _addresses(self, name: str) -> Iterator[str]:
+        """All tables, and the sample files with a name."""
+        for part in self.parts:
+            if isinstance(part, IndexFile):
+                yield part.url
+            else:
+                for file in part.files:
+                    if file.path.rpartition("/")[2] == name:
+                        yield file.path if addresses.is_absolute(file.path) else addresses.join(part.folder, file.path)
+
+    def without(self, address: str) -> Source:
+        """The same source without one of its tables, if there are others."""
+        wanted = _place(address)
+        others = tuple(part for part in self.parts if not isinstance(part, IndexFile) or _place(part.url) != wanted)
+        return replace(self, parts=others or self.parts)
+
     def limited(self, max_index_files: int | None) -> Source:
         """The same source with only its first index files."""
         if max_index_files is None:
             return self
         left_out = set(map(id, self.index_files[max_index_files:]))
         return replace(self, parts=tuple(part for part in self.parts if id(part) not in left_out))
+
+
+def _place(address: str) -> object:
+    """Equal for two spellings of one place."""
+    address = addresses.absolute(address)
+    return split(addresses.without_query(address)) if is_remote(address) else os.path.realpath(address)

@@ -19,7 +19,7 @@ from sds.errors import SchemaError, SourceError, UnsupportedSource
 from sds.index.holding import HeldIndex
 from sds.index.opening import open_index
 from sds.index.options import IndexOptions
-from sds.index.parts import IndexFile
+from sds.index.parts import IndexFile, Source
 from sds.index.readers import plain_table
 from sds.index.remote import Remote
 from sds.index.resolve import refuse_local, resolve
@@ -39,13 +39,20 @@ class Pieces:
     Attributes:
         schema: of all tables.
         id_column: the column of ids; None: ids are row numbers.
+        source: what they are of.
     """
 
     schema: pa.Schema
     id_column: str | None
+    source: Source
     _table: pa.Table | None
     _files: tuple[tuple[IndexFile, Path], ...]
     _downloads: tuple[str, ...]
+
+    @property
+    def folder(self) -> str:
+        """What relative paths of the first rows are relative to."""
+        return self.source.parts[0].folder
 
     def __iter__(self) -> Iterator[pa.Table]:
         if self._table is not None:
@@ -95,7 +102,7 @@ def open_pieces(src: SourceLike, options: IndexOptions, *, folder: Path, client:
                 )
             table = index.table()
             id_column = options.id_column if options.id_column in table.column_names else None
-            yield Pieces(table.schema, id_column, table, (), ())
+            yield Pieces(table.schema, id_column, source, table, (), ())
         finally:
             index.close()
         return
@@ -103,7 +110,7 @@ def open_pieces(src: SourceLike, options: IndexOptions, *, folder: Path, client:
     schema = _schema(local)
     _check(schema, options)
     id_column = options.id_column if options.id_column in schema.names else None
-    yield Pieces(schema, id_column, None, local, options.columns_to_download or ())
+    yield Pieces(schema, id_column, source, None, local, options.columns_to_download or ())
 
 
 def _local(part: IndexFile, number: int, folder: Path, client: Remote) -> Path:

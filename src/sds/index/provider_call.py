@@ -64,7 +64,7 @@ def open_provider(
         return ProviderIndex(src, options)
     if options.lazy_index_chunk_size is not None:
         hint = "leave it out, or write the records to Parquet files and give those"
-        raise OptionError("lazy_index_chunk_size is for Parquet files, and src is a function", hint=hint)
+        raise OptionError("lazy_index_chunk_size is for files, and src is a function", hint=hint)
     folder = Path(addresses.absolute(str(folder)))
     said = fingerprint_of(src)
     identity = repr((describe_provider(src), said, options.columns_to_download))

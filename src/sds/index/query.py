@@ -17,7 +17,9 @@ from typing import Any
 import pyarrow as pa
 
 from sds.errors import QueryError
+from sds.index.brake import braked
 from sds.index.readers import plain_table
+from sds.index.unify import is_text
 
 __all__ = [
     "QueryResult",
@@ -26,6 +28,7 @@ __all__ = [
     "nodes",
     "parse",
     "plain_result",
+    "query_hint",
     "refuse_samples",
     "run_query",
     "select_node",
@@ -59,9 +62,8 @@ def run_query(table: pa.Table, query: str, *, id_column: str, number_rows: bool,
     """
     import duckdb  # 0.15 s that only a query costs
 
-    hint = f"the table is named dataframe; its columns: {', '.join(table.column_names)}"
-    checked_select(query, hint)
-    with duckdb.connect(":memory:") as connection:
+    checked_select(query, query_hint(table.schema))
+    with duckdb.connect(":memory:") as connection, braked(connection):
         tree = parse(connection, query)
         refuse_samples(tree)
         shut(connection, spill, num_threads=None if _keeps_order(tree) else 1)
@@ -76,7 +78,29 @@ def run_query(table: pa.Table, query: str, *, id_column: str, number_rows: bool,
                 relation = connection.sql(query)
             return QueryResult(plain_result(relation.to_arrow_table()), None)
         except duckdb.Error as e:
-            raise QueryError(f"sql_query failed: {e}", hint=hint) from e
+            raise QueryError(f"sql_query failed: {e}", hint=query_hint(table.schema, str(e))) from e
+
+
+def query_hint(schema: pa.Schema, said: str = "") -> str:
+    """What the query could have named; with types, if those are what DuckDB complains of.
+
+    Args:
+        schema: of the table.
+        said: what DuckDB said.
+    """
+    is_of_types = "VARCHAR" in said or "cast" in said.lower() or "argument types" in said
+    shown = [f"{field.name} ({_plainly(field.type)})" if is_of_types else field.name for field in schema]
+    hint = f"the table is named dataframe; its columns: {', '.join(shown)}"
+    texts = [field.name for field in schema if is_text(field.type)]
+    if "Referenced column" in said and texts:
+        hint += f"; text stands in single quotes: {texts[0]} = 'red'"
+    if is_of_types and "VARCHAR" in said and texts:
+        hint += f"; ids, and columns of a CSV with anything but numbers, are text: compare {texts[0]}::int, or with '7'"
+    return hint
+
+
+def _plainly(type_: pa.DataType) -> str:
+    return "text" if is_text(type_) else str(type_)
 
 
 def checked_select(query: str, hint: str) -> None:
@@ -86,7 +110,8 @@ def checked_select(query: str, hint: str) -> None:
     try:
         statements = duckdb.extract_statements(query)
     except duckdb.Error as e:
-        raise QueryError(f"sql_query is not SQL: {e}", hint=hint) from e
+        whole = "give a whole SELECT, such as SELECT * FROM dataframe WHERE ...; "
+        raise QueryError(f"sql_query is not SQL: {e}", hint=whole + hint) from e
     if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
         raise QueryError(
             f"sql_query is not one SELECT: {query.strip()!r}", hint="SELECT ... FROM dataframe WHERE ..., and no more"

@@ -7,7 +7,7 @@ that names it. What a compressed file may become is limited.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -159,11 +159,19 @@ def _read_parquet(path: Path, columns: Collection[str] | None) -> ReadFile:
     with parquet.ParquetFile(str(path), memory_map=True) as file:
         names = file.schema_arrow.names
         check_names(names, str(path))
-        wanted = None if columns is None else [name for name in names if name in columns]
+        wanted = None if columns is None else _wanted(names, columns)
         # in pieces: one allocation of the whole is much slower on its first touch, and is needed twice at its peak
-        batches = file.iter_batches(batch_size=_PARQUET_BATCH_ROWS, columns=wanted)
-        schema = file.schema_arrow if wanted is None else pa.schema([file.schema_arrow.field(name) for name in wanted])
+        batches: Iterable[pa.RecordBatch] = file.iter_batches(batch_size=_PARQUET_BATCH_ROWS, columns=wanted)
+        schema = file.schema_arrow
+        if wanted is not None:
+            schema = pa.schema([schema.field(name) for name in wanted])
+            batches = (batch.select(wanted) for batch in batches)  # who asks for 'a' is given 'a.b' too
         return ReadFile(pa.Table.from_batches(batches, schema), tuple(names))
+
+
+def _wanted(names: Sequence[str], columns: Collection[str]) -> list[str]:
+    """The columns to read: at least one, since a table without any does not know its length."""
+    return [name for name in names if name in columns] or list(names[:1])
 
 
 def _read_arrow(path: Path, columns: Collection[str] | None) -> ReadFile:
@@ -174,7 +182,7 @@ def _read_arrow(path: Path, columns: Collection[str] | None) -> ReadFile:
         source.seek(0)  # the other form of Arrow files: a stream without a footer
         table = pa.ipc.open_stream(source).read_all()
     names = table.column_names
-    return ReadFile(table if columns is None else table.select([n for n in names if n in columns]), tuple(names))
+    return ReadFile(table if columns is None else table.select(_wanted(names, columns)), tuple(names))
 
 
 def is_temporal_free(type_: pa.DataType) -> bool:

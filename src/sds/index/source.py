@@ -6,6 +6,7 @@ No index file is opened here. Order is fixed: names in byte order, lines of a li
 
 from __future__ import annotations
 
+import difflib
 import glob
 import hashlib
 import os
@@ -24,21 +25,28 @@ from sds.index.formats import (
     extension_of,
     format_of,
     is_index_file,
+    is_own_index,
     is_packed_tar,
+    is_parquet_folder,
     is_tars,
+    splits_of,
 )
 from sds.index.lance import is_lance, pin_lance
 from sds.index.listing import ListedFile, file_version, list_local, list_remote
 from sds.index.parts import IndexFile, SampleFiles, Source
 from sds.index.patterns import expand, fixed_folder, has_wildcard, matcher
 from sds.index.remote import OpenRemote
-from sds.urls import is_remote, root_of
+from sds.urls import SCHEMES, is_remote, root_of, split
 
 __all__ = ["SourceLike", "find_source"]
 
 SourceLike: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 _NUM_HEADS_AT_ONCE = 16
+_KINDS = (
+    "give a path, a URL, a wildcard, a directory, or a list of those; rows that are in memory (records, a table, "
+    "a data frame) come from a function: def rows(): return records"
+)
 
 
 def find_source(src: SourceLike, *, folder: Path, open_remote: OpenRemote) -> Source:
@@ -68,9 +76,7 @@ def find_source(src: SourceLike, *, folder: Path, open_remote: OpenRemote) -> So
             hint="StreamingDataset takes it; an object needs __len__ and rows(ids)",
         )
     if not isinstance(src, list | tuple) or not src:
-        raise OptionError(
-            f"src is not a source: {src!r}", hint="give a path, a URL, a wildcard, a directory, or a list of those"
-        )
+        raise OptionError(f"src is not a source: {_short(src)}", hint=_KINDS)
     sources = finder.find_all([_text(entry) for entry in src])
     if len(sources) == 1:
         return sources[0]
@@ -81,8 +87,13 @@ def find_source(src: SourceLike, *, folder: Path, open_remote: OpenRemote) -> So
 def _text(src: str | os.PathLike[str]) -> str:
     text = os.fspath(src) if isinstance(src, str | os.PathLike) else src
     if not isinstance(text, str) or not text.strip() or "\0" in text:
-        raise OptionError(f"src is not a path or URL: {src!r}", hint="give text without null bytes")
+        raise OptionError(f"src is not a path or URL: {_short(src)}", hint=_KINDS)
     return text
+
+
+def _short(value: object) -> str:
+    text = " ".join(repr(value).split())
+    return text if len(text) < 80 else f"{text[:80]}..."
 
 
 class _Finder:
@@ -105,6 +116,7 @@ class _Finder:
         if is_packed_tar(address):
             raise _packed(address)
         if is_remote(address):
+            split(address)  # names a bucket or host
             source = self._remote(address)
         elif text.endswith("/") and not Path(address).is_dir() and not has_wildcard(address):
             raise _not_found(address)
@@ -225,7 +237,28 @@ def _directory(root: str, files: list[ListedFile]) -> Source:
         shards = [file for file in files if extension_of(file.path) == "tar"]
         parts = tuple(IndexFile(addresses.join(root, file.path), Format("tar"), file.version) for file in shards)
         return Source("directory", _name(root), parts)
-    return Source("directory", _name(root), (_samples(root, root, files),))
+    if is_parquet_folder(names):
+        return Source("directory", _name(root), _parquet_parts(root, files))
+    samples = [file for file in files if not is_own_index(file.path)]  # an index beside its samples is none of them
+    return Source("directory", _name(root), (_samples(root, root, samples),))
+
+
+def _parquet_parts(root: str, files: list[ListedFile]) -> tuple[IndexFile, ...]:
+    splits = splits_of([file.path for file in files])
+    if len(splits) > 1:
+        raise SourceError(
+            f"folder has the files of several splits: {', '.join(splits)}: {root}",
+            hint=f"choose one with a wildcard, such as {root.rstrip('/')}/**/*{splits[0]}*.parquet",
+            url=root,
+        )
+    parts = []
+    for file in files:
+        if extension_of(file.path) in ("parquet", "pq"):
+            address = addresses.join(root, file.path)
+            # a listing tells less of a local file than an index file is known by
+            version = file.version if is_remote(address) else _local_version(address)
+            parts.append(IndexFile(address, Format("parquet"), version))
+    return tuple(parts)
 
 
 def _samples(origin: str, root: str, files: list[ListedFile]) -> SampleFiles:
@@ -279,7 +312,26 @@ def _not_found(address: str, told: str | None = None) -> SourceNotFound:
         while not there.exists() and there != there.parent:
             there = there.parent
         hint = f"the part of it that exists is {there}; relative paths start at the working folder"
+        beside = difflib.get_close_matches(_after(there, address), _names(there), n=1, cutoff=0.8)
+        if beside:
+            hint = f"did you mean {str(there / beside[0])!r}? {hint}"
+        if any(f"{scheme}:" in Path(address).parts for scheme in SCHEMES):
+            hint = "a URL has two slashes: scheme://bucket/path"
+        if "pipe:" in address:
+            hint = "no command is run: give the address that it reads from, such as s3://bucket/train-{0000..0099}.tar"
     return SourceNotFound(f"nothing is at the source: {address}", hint=hint, url=address)
+
+
+def _after(folder: Path, address: str) -> str:
+    """The first part of a path that is not there."""
+    return Path(address).relative_to(folder).parts[0] if Path(address) != folder else ""
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return os.listdir(folder)[:10_000]  # enough to guess from
+    except OSError:  # a file, or a folder that is not ours to look into
+        return []
 
 
 def _packed(address: str) -> UnsupportedSource:

@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import astuple
 from pathlib import Path
@@ -29,12 +29,14 @@ from sds.index.table import Manifest, TableIndex
 
 __all__ = ["Store"]
 
-_FORMAT = 2
+_FORMAT = 3
 _MIN_BATCH_ROWS = 1 << 15
 _MANIFEST = b"sds.manifest"
 _ENDINGS = ("arrow", "json", "lazy", "weights")
 # A running process has mapped its table, but the workers that it starts later open it again, by its name
 _KEEP_UNUSED_S = 7 * 24 * 3600
+
+_KEEP_SHARES_S = 24 * 3600  # parts of a pass that was killed, and not begun again
 
 
 class Store:
@@ -42,6 +44,7 @@ class Store:
 
     Attributes:
         name: what files are named by: the source's own name, for people, what was asked for, and what was there.
+        folder: where they lie.
     """
 
     def __init__(self, folder: Path, source: Source, options: IndexOptions) -> None:
@@ -50,14 +53,14 @@ class Store:
         stem = re.sub(r"[^A-Za-z0-9._-]+", "-", source.name)[:40].strip(".-") or "index"
         self._family = f"{stem}-{_digest(asked, 6)}-"
         self.name = f"{self._family}{_digest(identity, 12)}"
-        self._folder = folder
+        self.folder = folder
         self._table = folder / f"{self.name}.arrow"
         self._note = folder / f"{self.name}.json"
         self._scratch = folder / f"{self.name}.tmp"
 
     def path(self, ending: str) -> Path:
         """Where a file of this index lies, by its ending."""
-        return self._folder / f"{self.name}.{ending}"
+        return self.folder / f"{self.name}.{ending}"
 
     def adopt(self, made: Path, ending: str) -> None:
         """Gives a file that was made in the scratch folder its name; call it while building."""
@@ -76,16 +79,20 @@ class Store:
         return None
 
     @contextmanager
-    def building(self, timeout_s: float) -> Iterator[Path]:
+    def building(self, timeout_s: float, meanwhile: Callable[[], bool] | None = None) -> Iterator[Path]:
         """Holds the right to build, with a scratch folder that is gone afterwards; clears what killed builders left.
+
+        Args:
+            timeout_s: how long to wait for another process that builds.
+            meanwhile: what to do while waiting for it, again and again; true: there was something to do.
 
         Raises:
             CacheError: the folder cannot be written to, or another process builds for too long.
         """
         with ExitStack() as stack:
             try:
-                self._folder.mkdir(parents=True, exist_ok=True)
-                stack.enter_context(lock.held(_lock(self._scratch), timeout_s=timeout_s))
+                self.folder.mkdir(parents=True, exist_ok=True)
+                stack.enter_context(lock.held(_lock(self._scratch), timeout_s=timeout_s, meanwhile=meanwhile))
                 self._clear_left_behind()
                 shutil.rmtree(self._scratch, ignore_errors=True)
                 self._scratch.mkdir()
@@ -93,9 +100,9 @@ class Store:
                 raise
             except OSError as e:
                 raise CacheError(
-                    f"index folder cannot be written to: {self._folder}: {e}",
+                    f"index folder cannot be written to: {self.folder}: {e}",
                     hint="choose another dst",
-                    url=str(self._folder),
+                    url=str(self.folder),
                 ) from e
             stack.callback(shutil.rmtree, self._scratch, ignore_errors=True)
             yield self._scratch
@@ -138,13 +145,13 @@ class Store:
     def _drop_superseded(self) -> None:
         """Removes what was built for the same question when the source was another, if it is long unused."""
         before = time.time() - _KEEP_UNUSED_S
-        for path in (path for ending in _ENDINGS for path in self._folder.glob(f"{self._family}*.{ending}")):
+        for path in (path for ending in _ENDINGS for path in self.folder.glob(f"{self._family}*.{ending}")):
             with suppress(OSError):  # gone already, or not ours to remove
                 if path.stem != self.name and path.stat().st_mtime < before:
                     path.unlink()
 
     def _clear_left_behind(self) -> None:
-        for scratch in self._folder.glob("*.tmp"):
+        for scratch in self.folder.glob("*.tmp"):
             if scratch == self._scratch:
                 continue
             try:
@@ -152,6 +159,11 @@ class Store:
                     shutil.rmtree(scratch, ignore_errors=True)
             except CacheError:
                 continue  # somebody works in it
+        before = time.time() - _KEEP_SHARES_S
+        for shares in self.folder.glob("*.shares"):
+            with suppress(OSError):
+                if shares.stat().st_mtime < before and shares != self.path("shares"):
+                    shutil.rmtree(shares, ignore_errors=True)
 
 
 def _digest(content: bytes, size: int) -> str:

@@ -44,6 +44,7 @@ class IndexFacts(msgspec.Struct, frozen=True):
         rows: what is left, after max_size.
         path: where the table lies.
         in_place: whether that is the source itself.
+        num_other_files: of the sample files, those that no column has: nobody asked for their extension.
     """
 
     kind: str
@@ -55,6 +56,7 @@ class IndexFacts(msgspec.Struct, frozen=True):
     rows: int
     path: str
     in_place: bool
+    num_other_files: int = 0
 
 
 class Manifest(msgspec.Struct, frozen=True):

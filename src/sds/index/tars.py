@@ -2,11 +2,12 @@
 
 Comes in: a local tar file, or a remote one that is read by ranges. Goes out: a table with a row for each sample, in the
 order of the shard: its id, its shard, and for each extension where the member lies. Members are grouped as WebDataset
-does: consecutive names that are equal up to the first dot of the file name are one sample.
+does: consecutive names that are equal up to the first dot of the file name are one sample. What a Mac adds is left out.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -24,12 +25,14 @@ from sds.urls import is_remote, redact
 __all__ = ["SHARD", "Member", "members", "read_tar", "unique_keys"]
 
 SHARD = "shard"
+log = logging.getLogger("sds.index")
 _BLOCK = 512
 _ZEROS = bytes(_BLOCK)
 _REGULAR = (b"0", b"\0", b"7")
 _MAX_EXTENDED = 1 << 20  # bytes of a long name, or of a list of attributes
 _NAME = re.compile(r"((?:.*/|)[^.]+)[.]([^/]*)", re.DOTALL)
 _META = re.compile(r"__[^/]*__(?:$|/)")
+_MAC = re.compile(r"(?:.*/|)(?:\._[^/]*|\.DS_Store)", re.DOTALL)  # what a Mac notes beside files
 
 # What is read at once: enough for the headers and the small members of a sample.
 _LOCAL_WINDOW = 4 << 10
@@ -37,6 +40,7 @@ _REMOTE_WINDOW = 32 << 10
 # Up to such a distance reading on costs less than asking again: windows grow, and small members pass in large reads
 _NEAR = 128 << 10
 _MAX_WINDOW = 4 << 20
+_MAX_END = 1 << 20  # of zeros at the end, so many are looked at
 
 _Read: TypeAlias = Callable[[int, int], bytes]
 
@@ -101,6 +105,7 @@ def members(read: _Read, size: int, url: str, *, is_far: bool = False) -> Iterat
     while at + _BLOCK <= size:
         block = window.get(at, _BLOCK)
         if block == _ZEROS:
+            _check_end(window, at, size, url)
             return
         kind, data = block[156:157], at + _BLOCK
         length = _number(block[124:136], url, at)
@@ -122,16 +127,39 @@ def members(read: _Read, size: int, url: str, *, is_far: bool = False) -> Iterat
                     f"tar has a sparse member: {redact(url)}, at byte {at}", hint="write it without --sparse", url=url
                 )
             length = int(attributes["size"]) if attributes.get("size", "").isdecimal() else length
+            if kind in b"123456":  # links and devices have no content, whatever their size says
+                length = 0
             if data + length > size:
                 raise _damaged(url, f"a member at byte {at} ends at byte {data + length} of {size}")
             if kind in _REGULAR:
                 yield Member(name or attributes.get("path") or _plain_name(block), data, length)
-            elif kind in b"123456":  # links and devices have no content, whatever their size says
-                length = 0
             name, own = "", {}
         at = data + -(-length // _BLOCK) * _BLOCK
     if at == 0:
         raise _damaged(url, f"it has {size} bytes")
+    if at < size:
+        raise _damaged(url, f"it ends at byte {size}, within a header")
+    log.warning(
+        "tar has no end: members may be missing: %s (hint: if it is whole, add 1024 zero bytes to it)", redact(url)
+    )
+
+
+def _check_end(window: _Window, at: int, size: int, url: str) -> None:
+    """Refuses tars that were put behind each other: what comes after the first one's end would be lost."""
+    rest = window.get(at, min(size - at, _MAX_END) // _BLOCK * _BLOCK)
+    first = len(rest) - len(rest.lstrip(b"\0"))
+    block = rest[first // _BLOCK * _BLOCK :][:_BLOCK]
+    if not block:
+        return
+    try:
+        _check(block, url, at)
+    except SourceError:
+        return  # no header: whatever else follows, it is no member
+    raise SourceError(
+        f"tar goes on after its end, at byte {at + first // _BLOCK * _BLOCK}: {redact(url)}",
+        hint="were several put into one? Keep them apart, or join them with tar --concatenate",
+        url=redact(url),
+    )
 
 
 class _Window:
@@ -214,7 +242,7 @@ def _samples(found: Iterator[Member], url: str) -> Iterator[tuple[str, dict[str,
     for member in found:
         name = member.name.removeprefix("./")
         match = _NAME.fullmatch(name)
-        if match is None or _META.match(name):
+        if match is None or _META.match(name) or _MAC.fullmatch(name):
             continue
         key, extension = match[1], match[2].lower()
         if key != last:

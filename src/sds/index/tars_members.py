@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from io import FileIO
 from typing import Any, NamedTuple
 
 from sds.errors import CacheError, IntegrityError, SourceError, SourceNotFound
@@ -21,8 +22,11 @@ from sds.urls import is_remote, redact
 __all__ = ["BLOCK", "Members", "block_size", "pread", "spans_of"]
 
 _GAP = 64 << 10  # headers, and small members that nobody wants, between two that are wanted
-# A request costs a cloud store as much time as about so many bytes
-BLOCK = 1 << 20
+_LARGE = 16 << 10  # of a local file, more than that is not read over
+# Large enough that requests cost little beside their bytes: of SeaweedFS, a megabyte took client and server half the
+# CPU time that it takes in blocks of 1 MB. Small enough that the first batch, of as many blocks, comes soon
+BLOCK = 4 << 20
+_SMALL = 1 << 19  # bytes of a sample, in the mean: larger ones are worth a request each
 _ROOM = 0.8  # of the cache: others may need some of it too
 
 _Place = Mapping[str, Any]
@@ -39,15 +43,15 @@ def block_size(total: int, wanted: int, num_samples: int, limit: int | None) -> 
     """
     has_room = limit is None or total <= _ROOM * limit  # or blocks would be fetched again and again
     is_dense = 2 * wanted >= total
-    is_small = 2 * wanted <= BLOCK * num_samples
+    is_small = wanted <= _SMALL * num_samples
     return BLOCK if has_room and is_dense and is_small else None
 
 
-def spans_of(places: Iterable[_Place]) -> list[Span]:
-    """The spans that hold some members of one shard, in order."""
+def spans_of(places: Iterable[_Place], gap: int = _GAP) -> list[Span]:
+    """The spans that hold some members of one shard, in order; those no farther from each other than `gap` are one."""
     spans: list[Span] = []
     for offset, size in sorted((place["offset"], place["size"]) for place in places):
-        if spans and offset - spans[-1][1] <= _GAP:
+        if spans and offset - spans[-1][1] <= gap:
             spans[-1] = spans[-1][0], max(spans[-1][1], offset + size)
         elif size:
             spans.append((offset, offset + size))
@@ -88,9 +92,14 @@ class Members:
     def close(self) -> None:
         """Nothing is held open."""
 
-    def _by_part(self, places: Mapping[str, _Place]) -> Iterable[tuple[HeldPart, dict[str, _Place]]]:
-        for number in dict.fromkeys(place["part"] for place in places.values()):
-            yield self._parts[number], {name: place for name, place in places.items() if place["part"] == number}
+    def _by_part(self, places: Mapping[str, _Place]) -> Iterable[tuple[HeldPart, Mapping[str, _Place]]]:
+        numbers = dict.fromkeys(place["part"] for place in places.values())
+        if len(numbers) == 1:
+            return [(self._parts[number], places) for number in numbers]
+        return [
+            (self._parts[number], {name: place for name, place in places.items() if place["part"] == number})
+            for number in numbers
+        ]
 
     def _spans(self, places: Iterable[_Place]) -> list[Span]:
         spans = spans_of(places)
@@ -127,6 +136,8 @@ def _piece(part: HeldPart, file: File, path: str) -> _Piece:
 
 def _read(part: HeldPart, pieces: Sequence[_Piece], places: Mapping[str, _Place]) -> dict[str, bytes]:
     """Each piece is read once: the stretch of it that members need."""
+    if len(pieces) == 1 and all(_lies_in(pieces[0], place) for place in places.values()):
+        return _read_whole(part, pieces[0], places)
     found: dict[str, list[bytes]] = {name: [] for name in places}
     for piece in sorted(pieces, key=lambda piece: piece.start):
         mine = {name: place for name, place in places.items() if _overlap(piece, place)}
@@ -142,9 +153,35 @@ def _read(part: HeldPart, pieces: Sequence[_Piece], places: Mapping[str, _Place]
     content = {name: parts[0] if len(parts) == 1 else b"".join(parts) for name, parts in found.items()}
     for name, place in places.items():
         if len(content[name]) != place["size"]:
-            hint = "somebody wrote to it, or cut it short: open the dataset again"
-            url = redact(part.url)
-            raise IntegrityError(f"shard is shorter than when it was indexed: {url}", hint=hint, url=url)
+            raise _shorter(part)
+    return content
+
+
+def _lies_in(piece: _Piece, place: _Place) -> bool:
+    return bool(piece.start <= place["offset"] and place["offset"] + place["size"] <= piece.stop)
+
+
+def _read_whole(part: HeldPart, piece: _Piece, places: Mapping[str, _Place]) -> dict[str, bytes]:
+    """As `_read`, of members that lie in one piece: most do. Large ones are read by themselves, and not copied."""
+    small = {name: place for name, place in places.items() if place["size"] < _LARGE}
+    large = {name: place for name, place in places.items() if place["size"] >= _LARGE}
+    content = dict.fromkeys(places, b"")
+    with _opened(part, piece) as file:
+
+        def read(start: int, stop: int) -> bytes:
+            data = pread(file.fileno(), start - piece.base, stop - piece.base)
+            if len(data) != stop - start:
+                raise _shorter(part)
+            return data
+
+        for name, place in large.items():
+            content[name] = read(place["offset"], place["offset"] + place["size"])
+        for start, stop in spans_of(small.values(), _LARGE):
+            data = read(start, stop)
+            for name, place in small.items():
+                at = place["offset"] - start
+                if 0 <= at < stop - start and place["size"]:
+                    content[name] = data[at : at + place["size"]]
     return content
 
 
@@ -159,18 +196,25 @@ def _cut(piece: _Piece, place: _Place) -> dict[str, int]:
 
 
 def _pread(part: HeldPart, piece: _Piece, start: int, stop: int) -> bytes:
+    with _opened(part, piece) as file:
+        return pread(file.fileno(), start - piece.base, stop - piece.base)
+
+
+def _opened(part: HeldPart, piece: _Piece) -> FileIO:
+    """The file of a piece; of a local shard, it is the one that was indexed."""
     is_own = piece.path == part.url
     try:
-        with open(piece.path, "rb", buffering=0) as file:
-            if is_own and file_version(os.fstat(file.fileno())) != part.version:
-                hint = "open the dataset again"
-                raise SourceError(f"shard changed since it was indexed: {part.url}", hint=hint, url=part.url)
-            return pread(file.fileno(), start - piece.base, stop - piece.base)
+        file = FileIO(piece.path)
     except FileNotFoundError as e:
         if not is_own:
             raise _lost(e) from e
         hint = "it was there when the index was made; open the dataset again"
         raise SourceNotFound(f"shard is gone: {part.url}", hint=hint, url=part.url) from e
+    if is_own and file_version(os.fstat(file.fileno())) != part.version:
+        file.close()
+        hint = "open the dataset again"
+        raise SourceError(f"shard changed since it was indexed: {part.url}", hint=hint, url=part.url)
+    return file
 
 
 def pread(fd: int, start: int, stop: int) -> bytes:
@@ -183,6 +227,12 @@ def pread(fd: int, start: int, stop: int) -> bytes:
         start += len(pieces[-1])
         pieces.append(os.pread(fd, stop - start, start))
     return b"".join(pieces)
+
+
+def _shorter(part: HeldPart) -> IntegrityError:
+    hint = "somebody wrote to it, or cut it short: open the dataset again"
+    url = redact(part.url)
+    return IntegrityError(f"shard is shorter than when it was indexed: {url}", hint=hint, url=url)
 
 
 def _lost(error: OSError) -> CacheError:

@@ -1,7 +1,7 @@
 """Tables of several files -> one table: all columns of all of them, nulls where a file has no such column.
 
-Types meet where nothing is lost: int and float give float, anything simple and text give text. What cannot meet is a
-SchemaError that names the column and the two files.
+Types meet where nothing is lost: int and float give float, int and decimal a wider decimal, anything simple and text
+give text. What cannot meet is a SchemaError that names the column and the two files.
 """
 
 from __future__ import annotations
@@ -15,6 +15,10 @@ from pyarrow import types
 from sds.errors import SchemaError
 
 __all__ = ["NamedTable", "common_schema", "concatenate", "is_text", "meet"]
+
+# digits that integers may have, and decimals of 128 and 256 bits
+_DIGITS = {"int8": 3, "int16": 5, "int32": 10, "int64": 19, "uint8": 3, "uint16": 5, "uint32": 10, "uint64": 20}
+_MAX_SHORT, _MAX_DIGITS = 38, 76
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,8 @@ def meet(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
             return pa.large_string() if types.is_large_string(one) or types.is_large_string(other) else pa.string()
     if types.is_boolean(a) or types.is_boolean(b):
         return None
+    if (types.is_decimal(a) and _is_number(b)) or (types.is_decimal(b) and _is_number(a)):
+        return _meet_decimals(a, b)
     try:
         merged = pa.unify_schemas(
             [pa.schema([pa.field("", a)]), pa.schema([pa.field("", b)])], promote_options="permissive"
@@ -105,4 +111,15 @@ def is_text(type_: pa.DataType) -> bool:
 
 
 def _is_number(type_: pa.DataType) -> bool:
-    return bool(types.is_integer(type_) or types.is_floating(type_))
+    return bool(types.is_integer(type_) or types.is_floating(type_) or types.is_decimal(type_))
+
+
+def _meet_decimals(a: pa.DataType, b: pa.DataType) -> pa.DataType:
+    """The decimal with the digits of both before and after the point; a float, where that has too many or one is."""
+    if types.is_floating(a) or types.is_floating(b):
+        return pa.float64()
+    scale = max(type_.scale if types.is_decimal(type_) else 0 for type_ in (a, b))
+    whole = max(type_.precision - type_.scale if types.is_decimal(type_) else _DIGITS[str(type_)] for type_ in (a, b))
+    if whole + scale > _MAX_DIGITS:
+        return pa.float64()
+    return pa.decimal128(whole + scale, scale) if whole + scale <= _MAX_SHORT else pa.decimal256(whole + scale, scale)

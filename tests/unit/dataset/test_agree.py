@@ -18,7 +18,7 @@ WORLD = World(0, 2)
 def store(monkeypatch):
     """A store without processes, in which a test speaks for rank 1."""
     store = dist.HashStore()
-    monkeypatch.setattr(agree, "_store", lambda world: store)
+    monkeypatch.setattr(agree, "common_store", lambda world: store)
     monkeypatch.setattr(agree, "_FAREWELL_S", 0.0)
     monkeypatch.setattr(agree.Agreement, "_num_used", 0)
     return store

@@ -106,6 +106,25 @@ def test_lazy_with_a_query_and_weights_goes_on_from_any_stop_on_any_topology(laz
     assert check_resume(loader, topologies, keys=unique, every=4) > 10
 
 
+@pytest.mark.parametrize("ending", ["csv", "jsonl"])
+def test_text_files_go_on_from_any_stop_on_any_topology(tmp_path, ending, monkeypatch):
+    monkeypatch.setattr("sds.index.text_blocks._BLOCK_BYTES", 100)
+    lines = ["index,x,t", *(f'{i:03},{i},"two\nlines"' for i in range(40))]
+    if ending == "jsonl":
+        lines = [f'{{"index": "{i:03}", "x": {i}}}' for i in range(40)]
+    (tmp_path / f"rows.{ending}").write_text("\n".join(lines))
+
+    def loader(topology, world):
+        options = {"sql_query": "SELECT * FROM dataframe WHERE x % 3 = 0", "lazy_index_reach": 2}
+        dataset = sds.StreamingDataset(
+            tmp_path / f"*.{ending}", tmp_path / "dst", lazy_index_chunk_size=5, shuffle_seed=3, **options
+        )
+        assert len(dataset) == 14
+        return sds.StreamingDataLoader(dataset, topology.batch_size, world=world, num_threads=1)
+
+    assert check_resume(loader, [Topology(1, 6), Topology(2, 2), Topology(3, 1)], every=5) > 5
+
+
 def test_bare_iteration_goes_on_from_any_stop(lazy):
     assert check_resume(lambda: lazy(shuffle_seed=3, max_size=30), every=3) > 10
     assert check_resume(lambda: lazy(max_size=30), every=3) > 10
@@ -170,5 +189,5 @@ def test_in_a_mix_each_member_keeps_its_order(lazy):
 def test_sources_without_chunks_refuse_them(tmp_path):
     with sds.tensors.TensorCacheWriter(tmp_path / "some.tensors") as writer:
         writer.add("a", {"x": 1.0})
-    with pytest.raises(OptionError, match="lazy_index_chunk_size needs Parquet files"):
+    with pytest.raises(OptionError, match="lazy_index_chunk_size needs index files"):
         sds.StreamingDataset(tmp_path / "some.tensors", tmp_path / "dst", lazy_index_chunk_size=5)

@@ -45,7 +45,9 @@ IMPOSSIBLE = [
     ("lazy_index_chunk_size", 0),
     ("lazy_index_chunk_size", "many"),
     ("lazy_index_reach", 0),
+    ("lazy_index_reach", 3),  # without chunks there is none
     ("lazy_index_plan", "guess"),
+    ("lazy_index_plan", "take"),
     ("lazy_index_num_threads", 0),
     ("lazy_index_prefetch_factor", 0),
     ("min_num_pending_tasks_thresh", -1),

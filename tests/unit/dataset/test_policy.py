@@ -173,7 +173,7 @@ def test_the_first_failure_is_said_once(caplog):
     with caplog.at_level(logging.WARNING, logger="sds"):
         fail(counts, 3)
     assert [record.getMessage() for record in caplog.records] == [
-        "sample k0 failed and is left out: broken 0 (others are counted in silence)"
+        "sample k0 failed and is skipped: broken 0 (a loader puts another in its place; more are counted in silence)"
     ]
 
 
@@ -187,3 +187,10 @@ def test_the_hint_of_the_first_cause_is_passed_on():
     with pytest.raises(TooManyFailures) as caught:
         counts.failed(Row(0, "k0", {}), FetchError("gone", hint="look there"))
     assert caught.value.hint.startswith("look there; ")
+
+
+def test_what_is_skipped_already_is_not_told_to_skip():
+    counts = policy(0)
+    with pytest.raises(TooManyFailures) as caught:
+        counts.failed(Row(0, "k0", {}), FetchError("odd", hint="look at the file; on_error='skip' goes on without it"))
+    assert caught.value.hint.startswith("look at the file; dataset.quarantine() lists them")

@@ -74,7 +74,9 @@ class TestAnObject:
         with make(Rows(), tmp_path, max_size=7) as ds:
             assert len(ds) == 7
             assert ds.schema.field("n").type == pa.int64()
-            assert "Rows (provider" in ds.explain()
+            assert "Rows (provider)\n" in ds.explain()
+            assert "Rows.rows(ids) is asked for rows when they are needed\n" in ds.explain()
+            assert "mapped" not in ds.explain()
             assert "0x" not in ds.explain() + repr(ds)
 
     def test_keeps_the_columns_asked_for(self, tmp_path):

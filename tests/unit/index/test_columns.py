@@ -178,3 +178,21 @@ def test_impossible_options_name_their_keyword(options):
     with pytest.raises(OptionError, match=next(iter(options))) as caught:
         IndexOptions(**options)
     assert caught.value.hint
+
+
+@pytest.mark.parametrize("query", [None, "SELECT x FROM dataframe"])
+def test_rows_without_columns_are_as_many(query, tmp_path, open_, values):
+    rows = pa.table({"x": list(range(25))})
+    parquet.write_table(rows, tmp_path / "i.parquet")
+    with pa.OSFile(str(tmp_path / "i.arrow"), "wb") as sink, pa.ipc.new_file(sink, rows.schema) as writer:
+        writer.write_table(rows)
+    for name in ("i.parquet", "i.arrow"):
+        for max_size, count in ((None, 25), (30, 25), (7, 7)):
+            index = open_(tmp_path / name, index_cols_to_keep=[], max_size=max_size, sql_query=query)
+            assert (len(index), values(index), index.rows([count - 1])[0].key) == (count, [{}] * count, f"{count - 1}")
+
+
+def test_a_dot_in_a_name_is_a_letter(tmp_path, open_):
+    parquet.write_table(pa.table({"url.x": ["a", "b"], "url": ["c", None]}), tmp_path / "i.parquet")
+    index = open_(tmp_path / "i.parquet", columns_to_download=["url"], index_cols_to_keep=[])
+    assert len(index) == 1 and index.rows([0])[0].values["url"].endswith("/c")

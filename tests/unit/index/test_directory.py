@@ -2,9 +2,11 @@
 
 import os
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyarrow import parquet
 
 from sds.errors import SchemaError, SourceError, SourceNotFound
 from sds.index.grouping import split_path
@@ -83,8 +85,8 @@ def test_no_file_with_a_wanted_extension_says_which_there_are(tmp_path, open_):
         open_(root, columns_to_download=["jpg"])
     with pytest.raises(SchemaError, match=r"(?s)'jpg'.*png"):
         open_(root, columns_to_download=["png", "jpg"])
-    with pytest.raises(SchemaError, match=r"hint:.*\*\.parquet"):
-        open_(make(tmp_path / "e", "part-0.parquet"), columns_to_download=["url"])
+    with pytest.raises(SchemaError, match=r"hint:.*\*\.csv"):
+        open_(make(tmp_path / "e", "part-0.csv"), columns_to_download=["url"])
 
 
 def test_an_extension_with_its_dot_is_told_to_be_without(tmp_path, open_):
@@ -176,3 +178,30 @@ def test_the_same_directory_elsewhere_has_the_same_fingerprint(tmp_path, bucket,
 def test_a_cache_that_lies_in_its_own_source_is_no_sample(tmp_path, open_, keys):
     root = make(tmp_path / "d", "a.jpg", "cache/objects/ab/0123-4.jpg", "cache/index/old.arrow", "objects/b.jpg")
     assert keys(open_(root, folder=root / "cache" / "index")) == ["a", "objects/b"]
+
+
+def test_an_index_that_lies_beside_its_samples_is_none_of_them(tmp_path, open_, keys):
+    root = make(tmp_path / "d", "a.jpg", "b.jpg", "index.parquet", "d-index.parquet", "sub/index.parquet")
+    index = open_(root, columns_to_download=["jpg"])
+    assert keys(index) == ["a", "b"]
+    assert index.facts.num_sample_files == 3, "one in a folder below is a file like any other"
+    only = make(tmp_path / "e", "a.jpg", "index.parquet")
+    assert open_(only).columns_to_download == ("jpg",)
+
+
+def test_a_folder_of_parquet_files_is_one_table(tmp_path, open_, keys):
+    root = make(tmp_path / "d", "README.md", "data/notes.json")
+    for number in range(2):
+        parquet.write_table(pa.table({"index": [f"{number}a", f"{number}b"]}), root / f"data/train-{number}.parquet")
+    assert keys(open_(root)) == ["0a", "0b", "1a", "1b"]
+    parquet.write_table(pa.table({"index": ["t"]}), root / "data/test-0.parquet")
+    with pytest.raises(SourceError, match="files of several splits: train, test") as caught:
+        open_(root)
+    pattern = caught.value.hint.removeprefix("choose one with a wildcard, such as ")
+    assert keys(open_(pattern)) == ["0a", "0b", "1a", "1b"]
+
+
+def test_parquet_files_with_others_of_their_name_are_samples(tmp_path, open_, keys):
+    root = make(tmp_path / "d", "a.parquet", "a.json", "b.parquet", "b.json")
+    index = open_(root)
+    assert keys(index) == ["a", "b"] and index.columns_to_download == ("json", "parquet")

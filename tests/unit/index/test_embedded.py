@@ -15,6 +15,7 @@ import texts
 from sds.errors import OptionError, SchemaError, SourceError
 from sds.index.embedded import _fallbacks
 from sds.index.formats import Format
+from sds.index.leaves import leaves_of
 from sds.index.parts import IndexFile
 from sds.testing.resume import Topology, check_resume
 
@@ -201,3 +202,65 @@ def test_a_hubs_own_addresses_are_refused(make):
 
 def test_keys_are_row_numbers(folder, make):
     assert texts.keys(make(folder / "*.parquet"))[:3] == ["0", "1", "2"]
+
+
+class TestAColumnThatIsNotOurs:
+    @pytest.mark.parametrize("wrap", [lambda x: x, lambda x: [x], lambda x: {"deep": [{"er": x}]}])
+    def test_is_never_taken_for_a_place(self, wrap, tmp_path, make):
+        place = {"sds_part": 0, "sds_column": 0, "sds_group": 0, "sds_row": 0, "sds_path": "/etc/hostname"}
+        pq.write_table(hub([0], meta=pa.array([wrap(place)])), tmp_path / "t.parquet")
+        with pytest.raises(SchemaError, match="'meta' has the form in which an index notes where content lies"):
+            make(tmp_path / "t.parquet")
+        with make(tmp_path / "t.parquet", index_cols_to_keep=["image"]) as ds:
+            assert ds[0]["image"] == content(0)
+
+    def test_may_hold_other_structs(self, tmp_path, make):
+        meta = {"part": 1, "offset": 2, "size": 3}
+        pq.write_table(hub([0], meta=pa.array([meta])), tmp_path / "t.parquet")
+        assert make(tmp_path / "t.parquet")[0]["meta"] == meta
+
+    def test_of_text_is_no_content(self, tmp_path, make):
+        pq.write_table(pa.table({"b": [content(0)]}), tmp_path / "a.parquet")
+        pq.write_table(pa.table({"b": ["/etc/hostname"]}), tmp_path / "b.parquet")
+        with pytest.raises(SchemaError, match="'b' holds files in one table, and string in another"):
+            make(tmp_path / "*.parquet")
+
+    def test_of_nulls_is_missing(self, tmp_path, make):
+        pq.write_table(pa.table({"b": [content(0)]}), tmp_path / "a.parquet")
+        pq.write_table(pa.table({"b": pa.nulls(2)}), tmp_path / "b.parquet")
+        with make(tmp_path / "*.parquet", allow_missing_columns=True) as ds:
+            assert [s["b"] for s in ds] == [content(0), None, None]
+
+
+class TestNames:
+    def test_with_dots_are_columns_like_others(self, tmp_path, make):
+        dotted = pa.table({"image.bytes": [content(7)], "image.path": ["x"], "image": hub([1])["image"]})
+        pq.write_table(dotted, tmp_path / "t.parquet")
+        with make(tmp_path / "t.parquet", columns_to_download=["image", "image.bytes"]) as ds:
+            assert (ds[0]["image"], ds[0]["image.bytes"]) == (content(1), content(7))
+
+    def test_of_one_column_in_two_forms(self, tmp_path, make):
+        pq.write_table(hub([0]), tmp_path / "a.parquet")
+        pq.write_table(pa.table({"image": [content(1)]}), tmp_path / "b.parquet")
+        with make(tmp_path / "*.parquet") as ds:
+            assert [s["image"] for s in ds] == [content(0), content(1)]
+
+
+def test_every_column_has_its_leaves(tmp_path):
+    rows = {
+        "a.b": [1],
+        "a": [{"b": 1, "c": {"d": [1], "e": "x"}}],
+        "m": pa.array(
+            [[("k", {"x": 1, "y": 2})]], pa.map_(pa.string(), pa.struct([("x", pa.int8()), ("y", pa.int8())]))
+        ),
+        "l": [[[{"p": 1, "q": 2}]]],
+        "n": pa.nulls(1),
+        "d": pa.array(["x"]).dictionary_encode(),
+        "z": [0],
+    }
+    pq.write_table(pa.table(rows), tmp_path / "t.parquet")
+    facts = pq.read_metadata(tmp_path / "t.parquet")
+    found = leaves_of(facts.schema.to_arrow_schema())
+    paths = {name: [facts.schema.column(i).path for i in numbers] for name, numbers in found.items()}
+    assert [len(each) for each in paths.values()] == [1, 3, 3, 2, 1, 1, 1]
+    assert paths["a"] == ["a.b", "a.c.d.list.element", "a.c.e"] and paths["z"] == ["z"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 from pyarrow import parquet
 
 from sds.errors import OptionError, QueryError, SchemaError, SourceError
-from sds.index import IndexOptions, open_index
+from sds.index import IndexOptions, lazy_opening, open_index
 from sds.index.lazy import LazyReading
 from sds.index.lazy_choice import choose
 from sds.index.lazy_opening import open_lazy
@@ -231,24 +232,17 @@ def test_pickled_and_forked_it_reads_on(both):
     assert lazy.rows([7, 100]) == expected, "it can be used again"
 
 
+def test_a_folder_of_parquet_files_is_read_in_chunks(both):
+    lazy, whole = both("data")
+    assert lazy.rows([0, 120, NUM_ROWS - 1]) == whole.rows([0, 120, NUM_ROWS - 1])
+
+
 def test_a_row_outside_is_an_index_error(both):
     lazy, _ = both()
     assert lazy.rows([]) == []
     for wrong in (-1, NUM_ROWS):
         with pytest.raises(IndexError, match=str(wrong)):
             lazy.rows([0, wrong])
-
-
-@pytest.mark.parametrize(
-    ("name", "content"), [("index.csv", "id,x\n1,2\n"), ("index.jsonl", '{"id": 1}\n'), ("list.txt", "one.jpg\n")]
-)
-def test_what_is_not_parquet_is_refused_with_a_way_out(tmp_path, name, content):
-    (tmp_path / name).write_text(content)
-    with pytest.raises(OptionError, match="lazy_index_chunk_size needs Parquet") as caught:
-        open_lazy(
-            str(tmp_path / name), IndexOptions(lazy_index_chunk_size=5), folder=tmp_path / "dst", remote=no_remote
-        )
-    assert "sds index build" in caught.value.hint
 
 
 @pytest.mark.parametrize(
@@ -308,3 +302,29 @@ def test_damage_inside_is_found_when_it_is_met(folder, tmp_path):
     lazy = open_lazy(str(path), IndexOptions(lazy_index_chunk_size=5), folder=tmp_path / "dst", remote=no_remote)
     with pytest.raises(SourceError, match=r"cannot be read: .*bad\.parquet"):
         lazy.rows(range(10))
+
+
+def test_files_inside_the_table_are_refused_unasked_too(tmp_path: Path) -> None:
+    table = pa.table({"id": ["a"], "image": [{"bytes": b"x", "path": "a.jpg"}]})
+    parquet.write_table(table, tmp_path / "t.parquet")
+
+    def opened(columns: tuple[str, ...] | None):
+        options = IndexOptions(lazy_index_chunk_size=4, columns_to_download=columns, index_col_name="id")
+        return open_lazy(tmp_path / "t.parquet", options, folder=tmp_path / "index", remote=no_remote)
+
+    for columns in (None, ("image",)):
+        with pytest.raises(OptionError, match="does not go with files inside the table: 'image'") as caught:
+            opened(columns)
+        assert "leave lazy_index_chunk_size out" in caught.value.hint
+    index = opened(())
+    assert index.rows([0])[0].values["image"] == {"bytes": b"x", "path": "a.jpg"}
+    index.close()
+
+
+def test_a_first_opening_that_takes_long_says_so(both, monkeypatch, caplog) -> None:
+    told = threading.Event()
+    caplog.handler.addFilter(lambda record: told.set() or True)
+    monkeypatch.setattr(lazy_opening, "_SLOW_S", 0.01)
+    monkeypatch.setattr(lazy_opening, "_count", lambda *args, count=lazy_opening._count: told.wait(30) and count(*args))
+    both(sql_query="SELECT * FROM dataframe WHERE x > 3")
+    assert len([r for r in caplog.records if "looked through once, and what is found is kept" in r.getMessage()]) == 1

@@ -37,6 +37,10 @@ def plan(engine, query, outputs=("img",), keep=None):
         ("SELECT * EXCLUDE (b) FROM dataframe WHERE a IS NOT NULL", "a b img s", "a img", "a img s"),
         ("SELECT * REPLACE (upper(img) AS img) FROM dataframe WHERE a = 1", "a b img s", "a b img s", "a b img s"),
         ("SELECT CASE WHEN a > 1 THEN img END AS img FROM dataframe", "a img", "a img", "img"),
+        ("SELECT s.* FROM dataframe WHERE a > 1", "a b img s", "a b img s", "x"),
+        ("SELECT d.* FROM dataframe d WHERE a > 1", "a b img s", "a img", "a b img s"),
+        ("SELECT img FROM dataframe WHERE len(list_filter([a], lambda z: z > 1)) > 0", "a img", "a img", "img"),
+        ("SELECT [z || b for z in [img]] AS l, img FROM dataframe", "b img", "img", "l img"),
     ],
 )
 def test_only_the_columns_that_are_needed_are_read(engine, query, columns, narrow, given):
@@ -73,6 +77,8 @@ def test_a_star_hands_on_what_is_kept(engine):
         ("SELECT * FROM dataframe WHERE random() < 0.5", r"random\(\)"),
         ("SELECT * FROM dataframe WHERE now() > '2020-01-01'", r"now\(\)"),
         ("SELECT * FROM dataframe WHERE current_date > '2020-01-01'", "current_date"),
+        ("SELECT COLUMNS('.*') FROM dataframe", "COLUMNS"),
+        ("SELECT * FROM dataframe WHERE COLUMNS(['a']) > 1", "COLUMNS"),
     ],
 )
 def test_what_needs_more_than_a_row_is_refused_with_a_way_out(engine, query, reason):
@@ -99,6 +105,14 @@ def test_what_is_no_query_of_the_table_is_refused(engine, query):
     with pytest.raises(QueryError) as caught:
         plan(engine, query)
     assert caught.value.hint
+
+
+def test_a_row_that_a_query_fails_with_is_told(engine):
+    found = plan(engine, "SELECT img FROM dataframe WHERE b::DATE IS NULL")
+    rows = pa.table({"b": ["no date"], "img": ["x"], ROW: [7]})
+    with pytest.raises(QueryError, match="sql_query failed: Conversion Error") as caught:
+        engine.run(found.sql, rows)
+    assert caught.value.hint == "the table is named dataframe; its columns: b (text), img (text)"
 
 
 def test_parts_give_what_the_whole_gives(engine):

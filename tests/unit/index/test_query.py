@@ -5,6 +5,8 @@ import pyarrow as pa
 import pytest
 
 from sds.errors import QueryError, SchemaError, SourceError
+from sds.index import IndexOptions
+from sds.index.lazy_opening import open_lazy
 from sds.index.query import run_query
 
 
@@ -163,3 +165,16 @@ def test_what_has_no_order_of_its_own_comes_out_equal_each_time(tmp_path, query)
     table = pa.table({"n": np.arange(300_000), "g": np.arange(300_000) * 7919 % 1000})
     runs = [run_query(table, query, id_column="n", number_rows=False, spill=tmp_path).table for _ in range(3)]
     assert runs[0].equals(runs[1]) and runs[0].equals(runs[2])
+
+
+@pytest.mark.parametrize("lazy", [None, 2])
+def test_types_are_named_where_they_are_what_is_wrong(tmp_path, open_, lazy):
+    (tmp_path / "i.csv").write_text("id,n\n7,1\n8,2\n")
+    query = "SELECT * FROM dataframe WHERE id > 7"
+    with pytest.raises(QueryError, match="Cannot compare") as caught:
+        if lazy is None:
+            open_(tmp_path / "i.csv", sql_query=query, index_col_name="id")
+        else:
+            options = IndexOptions(sql_query=query, index_col_name="id", lazy_index_chunk_size=lazy)
+            open_lazy(tmp_path / "i.csv", options, folder=tmp_path / "lazy", remote=None)
+    assert "its columns: id (text), n (int64); ids" in caught.value.hint and "id::int" in caught.value.hint

@@ -120,20 +120,38 @@ class TestHeaders:
         _, reads = read_members(small, is_far=True)
         assert len(reads) < 12, "few requests"
 
-    def test_a_tar_without_an_end_is_one_if_its_members_are_whole(self, tmp_path):
-        path = write_tar(tmp_path / "t.tar", [("a.txt", b"x" * 100)])
-        path.write_bytes(path.read_bytes()[: 512 + 100])
+    @pytest.mark.parametrize("length", [512 + 100, 1024])
+    def test_a_tar_without_an_end_is_one_if_its_members_are_whole(self, tmp_path, length, caplog):
+        path = write_tar(tmp_path / "t.tar", [("a.txt", b"x" * 100), ("b.txt", b"y")])
+        path.write_bytes(path.read_bytes()[:length])
         assert read_members(path)[0] == [("a.txt", b"x" * 100)]
+        assert "tar has no end: members may be missing" in caplog.text
+        path.write_bytes(path.read_bytes().ljust(1024, b"\0") + bytes(1024))
+        caplog.clear()
+        assert read_members(path)[0] == [("a.txt", b"x" * 100)] and caplog.text == ""
 
-    @pytest.mark.parametrize("length", [1, 511, 512 + 99, 1024 + 511])
+    def test_tars_behind_each_other_are_an_error(self, tmp_path):
+        path = write_tar(tmp_path / "t.tar", [("a.txt", b"x")])
+        data = path.read_bytes()
+        path.write_bytes(data + data)
+        with pytest.raises(SourceError, match=f"goes on after its end, at byte {len(data)}"):
+            read_members(path)
+        path.write_bytes(data + b"signed by me" * 100)
+        assert read_members(path)[0] == [("a.txt", b"x")]
+
+    def test_a_link_at_the_end_has_no_content_whatever_it_says(self, tmp_path):
+        path = write_tar(tmp_path / "t.tar", [("a.txt", b"x")])
+        link = tarfile.TarInfo("b.txt")
+        link.type, link.linkname, link.size = tarfile.LNKTYPE, "a.txt", 100_000
+        path.write_bytes(path.read_bytes()[:1024] + link.tobuf() + bytes(1024))
+        assert read_members(path)[0] == [("a.txt", b"x")]
+
+    @pytest.mark.parametrize("length", [1, 511, 512 + 99, 1024 + 100, 1024 + 511])
     def test_a_tar_that_is_cut_short_is_an_error(self, tmp_path, length):
         path = write_tar(tmp_path / "t.tar", [("a.txt", b"x" * 100), ("b.txt", b"y" * 600)])
         path.write_bytes(path.read_bytes()[:length])
-        if length == 1024 + 511:  # what is left of a header
-            assert read_members(path)[0] == [("a.txt", b"x" * 100)]
-        else:
-            with pytest.raises(SourceError, match="tar cannot be read"):
-                read_members(path)
+        with pytest.raises(SourceError, match="tar cannot be read"):
+            read_members(path)
 
     def test_what_is_no_tar_is_an_error(self, tmp_path):
         (tmp_path / "t.tar").write_bytes(random.Random(1).randbytes(5000))
@@ -183,7 +201,7 @@ class TestSamples:
 
     def test_are_grouped_as_webdataset_does(self, tmp_path, make):
         files = ["a/one.jpg", "a/one.seg.PNG", "__meta__", "__info__/i.json", "two.jpg", "noextension"]
-        files += ["x.y/three.jpg", "two.jpg"]
+        files += ["x.y/three.jpg", "two.jpg", "a/._two.jpg", "a/.DS_Store", "._x.jpg"]
         write_tar(tmp_path / "t.tar", [(name, name.encode()) for name in files])
         with make(tmp_path / "t.tar", allow_missing_columns=True) as ds:
             assert [s["__sample_key__"] for s in ds] == [f"t/{key}" for key in ("a/one", "two", "x.y/three", "two")]
@@ -390,6 +408,17 @@ class TestRemoteMembers:
         files = shard.files(places)
         assert [file.span for file in files] == [(0, 1000), (1000, 2000), (2000, 3000)]
         assert shard.read(places, files, [str(tmp_path / "whole.tar")] * 3) == {"a": data[900:2100]}
+
+    def test_of_a_span_that_was_cut_short_are_an_error(self, tmp_path):
+        data = bytes(5000)
+        shard = Members([HeldPart(self.URL, "v1", len(data))])
+        places = {"a": {"part": 0, "offset": 0, "size": 10}, "b": {"part": 0, "offset": 1000, "size": 10}}
+        files = shard.files(places)
+        (path,) = self.fetched(tmp_path, files, data)
+        assert shard.read(places, files, [path]) == {"a": bytes(10), "b": bytes(10)}
+        os.truncate(path, 1005)
+        with pytest.raises(IntegrityError, match="shorter"):
+            shard.read(places, files, [path])
 
     def test_of_another_object_or_lost_are_errors(self, tmp_path):
         data = bytes(5000)
