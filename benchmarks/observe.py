@@ -1,24 +1,26 @@
 """What observing costs: events off (against a build without the calls), a trace, a record, and both.
 
-    python benchmarks/observe.py [--images 600] [--repeats 7] [--json]
+    python benchmarks/observe.py [--images 192] [--pairs 80] [--workers] [--json]
 
-CPU seconds of an epoch of JPEG files, over all threads and worker processes: what others do on the machine changes them
-least. Variants take turns within each repeat, and the median of the ratios to their neighbour is printed. `without`
-replaces every reporting method of Tally by one that returns at once. Beside the ratios, which have noise of some
-percent on a busy machine: the shares that follow from the fastest times of a single call and of a sample.
+CPU seconds of an epoch of JPEG files, over all threads (with `--workers`: and worker processes): what others do on the
+machine changes them least. `without` replaces every reporting method of Tally by one that returns at once. Two variants
+are compared by many pairs of short epochs, one right after the other, the order turned around each time: the median of
+their ratios, with the interval that holds it in 95 of 100 such benchmarks. Beside them: the shares that follow from the
+fastest times of a single call and of a sample.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import resource
 import statistics
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import torch
@@ -29,7 +31,7 @@ from sds.loader.trace import Trace
 from sds.testing.media import make_images
 from sds.transforms import presets
 
-VARIANTS = ("without", "off", "trace", "record", "both")
+COMPARED = (("off", "without"), ("trace", "off"), ("record", "off"))
 REPORTS = ("count", "add_busy", "add_wait", "add_depth", "add_traffic", "add_download")
 
 
@@ -61,43 +63,55 @@ def cpu_s() -> float:
     return sum(each.ru_utime + each.ru_stime for each in used)
 
 
-def run(folder: Path, variant: str, num_workers: int, calls: Counter[str] | None = None) -> float:
-    """CPU seconds of an epoch."""
-    with ExitStack() as stack:
-        if variant == "without":
-            stack.enter_context(without_calls(calls))
-        chain = presets.create_standard_image_pipeline("jpg", resolution=(256, 256))
-        dataset = sds.StreamingDataset(folder / "images", folder / "dst", columns_to_download=["jpg"], transforms=chain)
-        stack.enter_context(dataset)
-        loader = stack.enter_context(sds.StreamingDataLoader(dataset, 16, num_workers=num_workers))
+@contextmanager
+def images(folder: Path, num_workers: int = 0) -> Iterator[sds.StreamingDataLoader]:
+    chain = presets.create_standard_image_pipeline("jpg", resolution=(256, 256))
+    options = {"columns_to_download": ["jpg"], "transforms": chain}
+    with (
+        sds.StreamingDataset(folder / "images", folder / "dst", **options) as dataset,
+        sds.StreamingDataLoader(dataset, 16, num_workers=num_workers) as loader,
+    ):
+        yield loader
+
+
+def epoch_s(loader: sds.StreamingDataLoader, folder: Path, variant: str, calls: Counter[str] | None = None) -> float:
+    """CPU seconds of an epoch; what is written at its end counts."""
+    with without_calls(calls) if variant == "without" else nullcontext():
         start = cpu_s()
-        if variant in ("trace", "both"):
+        if variant == "trace":
             loader.trace(folder / "trace.json")
-        if variant in ("record", "both"):
+        if variant == "record":
             loader.record(folder / "run.jsonl")
         for _ in loader:
             pass
-        loader.close()  # what is written at the end counts
+        loader.close()
         return cpu_s() - start
 
 
-def measure(folder: Path, num_workers: int, repeats: int) -> dict[str, float]:
-    """CPU seconds by variant (medians), and ratios, each taken within one repeat."""
-    seconds: dict[str, list[float]] = {variant: [] for variant in VARIANTS}
-    run(folder, "off", num_workers)  # warm
-    for repeat in range(repeats):
-        for variant in VARIANTS if repeat % 2 else VARIANTS[::-1]:
-            seconds[variant].append(run(folder, variant, num_workers))
-    found = {f"{variant} (CPU s)": statistics.median(times) for variant, times in seconds.items()}
-    for variant in VARIANTS[1:]:
-        base = "without" if variant == "off" else "off"
-        ratios = [a / b for a, b in zip(seconds[variant], seconds[base], strict=True)]
-        found[f"{variant}/{base}"] = statistics.median(ratios)
+def compare(folder: Path, num_pairs: int, num_workers: int = 0) -> dict[str, tuple[float, float, float]]:
+    """The median of the ratios of two variants, and where it lies for sure."""
+    found: dict[str, tuple[float, float, float]] = {}
+    with images(folder, num_workers) as loader:
+        for variant, base in COMPARED:
+            epoch_s(loader, folder, variant)  # warm
+            ratios: list[float] = []
+            for number in range(num_pairs):
+                order = (variant, base) if number % 2 else (base, variant)
+                seconds = {each: epoch_s(loader, folder, each) for each in order}
+                ratios.append(seconds[variant] / seconds[base])
+            found[f"{variant}/{base}"] = median_of(ratios)
     return found
 
 
+def median_of(values: list[float]) -> tuple[float, float, float]:
+    """With its interval of 95%, by the order of the values."""
+    values, half = sorted(values), 0.98 * math.sqrt(len(values))
+    low, high = math.floor((len(values) - 1) / 2 - half), math.ceil((len(values) - 1) / 2 + half)
+    return statistics.median(values), values[max(0, low)], values[min(len(values) - 1, high)]
+
+
 def per_call_s(tally: Tally, number: int = 2000, repeats: int = 25) -> dict[str, float]:
-    """Seconds of one call, the fastest of many tries."""
+    """CPU seconds of one call, the fastest of many tries."""
 
     def wait() -> None:
         with tally.waiting("fetch", "key"):
@@ -115,10 +129,10 @@ def per_call_s(tally: Tally, number: int = 2000, repeats: int = 25) -> dict[str,
     for name, call in calls.items():
         times = []
         for _ in range(repeats):
-            start = time.perf_counter()
+            start = time.thread_time()
             for _ in range(number):
                 call()
-            times.append((time.perf_counter() - start) / number)
+            times.append((time.thread_time() - start) / number)
         found[name] = min(times)
     return found
 
@@ -126,8 +140,9 @@ def per_call_s(tally: Tally, number: int = 2000, repeats: int = 25) -> dict[str,
 def shares(folder: Path, num_images: int) -> dict[str, float]:
     """What the calls of a sample take of the CPU seconds of a sample."""
     calls: Counter[str] = Counter()
-    sample_s = min(run(folder, "without", 0, calls) for _ in range(2)) / num_images
-    per_sample = {name: number / 2 / num_images for name, number in calls.items()}
+    with images(folder) as loader:
+        sample_s = min(epoch_s(loader, folder, "without", calls) for _ in range(5)) / num_images
+    per_sample = {name: number / 5 / num_images for name, number in calls.items()}
     off = per_call_s(Tally())
     trace = Trace(folder / "calls.json")
     on = per_call_s(Tally(trace))
@@ -141,26 +156,24 @@ def shares(folder: Path, num_images: int) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--images", type=int, default=600)
-    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--images", type=int, default=192)
+    parser.add_argument("--pairs", type=int, default=80)
+    parser.add_argument("--workers", action="store_true", help="two worker processes instead of threads")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)  # threads of torch that spin while they wait would be measured, too
     with tempfile.TemporaryDirectory(prefix="sds-observe-") as name:
         folder = Path(name)
         make_images(folder / "images", options.images, size=(375, 500))
-        results = {
-            "threads": measure(folder, 0, options.repeats),
-            "2 workers": measure(folder, 2, options.repeats),
-            "by calls": shares(folder, options.images),
-        }
+        ratios = compare(folder, options.pairs, 2 * options.workers)
+        by_calls = shares(folder, options.images)
     if options.json:
-        print(json.dumps(results, indent=2))
+        print(json.dumps({"ratios": ratios, "by calls": by_calls}, indent=2))
         return
-    for label, figures in results.items():
-        print(label)
-        for what, value in figures.items():
-            print(f"  {what:28} {value:.4f}")
+    for what, (median, low, high) in ratios.items():
+        print(f"{what:28} {median:.4f} ({low:.4f} to {high:.4f})")
+    for what, value in by_calls.items():
+        print(f"{what:28} {value:.4f}")
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
@@ -25,7 +25,7 @@ _NUM_SLOWEST = 20
 _MAX_STORES = 1000  # that are counted each for itself: an index may name millions of hosts
 
 
-class Event(msgspec.Struct, frozen=True):
+class Event(msgspec.Struct, frozen=True, gc=False):
     """One finished piece of work: the stage, when it began (monotonic seconds), how long it took, what it was about.
 
     `kind` is 'busy', 'wait' (for that stage), or 'download' (by the fetch server, whatever the others did meanwhile).
@@ -58,8 +58,9 @@ class Slice(NamedTuple):
     @classmethod
     def here(cls, event: Event) -> Slice:
         """An event of this thread."""
-        thread = threading.current_thread()
-        return cls(event, os.getpid(), thread.native_id or 0, thread.name)
+        thread, pid = threading.current_thread(), os.getpid()
+        # a worker that was forked by another thread than the main one has that one's name
+        return cls(event, pid, thread.native_id or 0, "MainThread" if thread.native_id == pid else thread.name)
 
 
 class Recorder:
@@ -78,6 +79,11 @@ class Recorder:
         return taken
 
 
+Span: TypeAlias = tuple[float, float] | None
+K = TypeVar("K")
+N = TypeVar("N", int, float)
+
+
 class Counted(msgspec.Struct):
     """What a tally added up since it was last drained; travels from worker processes."""
 
@@ -87,6 +93,46 @@ class Counted(msgspec.Struct):
     depths: dict[str, tuple[float, int]] = {}
     traffic: dict[tuple[str, str], tuple[int, int]] = {}
     slowest: list[Slow] = []
+    downloading: Span = None  # when the first download began, and when the last one ended
+
+    def since(self, before: Counted) -> Counted:
+        """What was added after an earlier copy; of what has not grown, nothing."""
+        known = set(before.slowest)
+        return Counted(
+            _grown(self.counts, before.counts),
+            _grown(self.busy, before.busy),
+            _grown(self.wait, before.wait),
+            _both_grown(self.depths, before.depths),
+            _both_grown(self.traffic, before.traffic),
+            [slow for slow in self.slowest if slow not in known],
+            _later(self.downloading, before.downloading),
+        )
+
+    def copied(self) -> Counted:
+        """One that does not grow any further."""
+        return self.since(Counted())
+
+
+def _grown(now: dict[str, N], before: dict[str, N]) -> dict[str, N]:
+    return {name: each - before.get(name, 0) for name, each in now.items() if each != before.get(name, 0)}
+
+
+def _both_grown(now: dict[K, tuple[N, int]], before: dict[K, tuple[N, int]]) -> dict[K, tuple[N, int]]:
+    pairs = ((key, each, before.get(key, (0, 0))) for key, each in now.items())
+    return {key: (one - had[0], other - had[1]) for key, (one, other), had in pairs if (one, other) != had}
+
+
+def _later(now: Span, before: Span) -> Span:
+    """The part of a span that came after an earlier one."""
+    if now is None or before is None:
+        return now
+    return (before[1], now[1]) if now[1] > before[1] else None
+
+
+def _joined(one: Span, other: Span) -> Span:
+    if one is None or other is None:
+        return one or other
+    return min(one[0], other[0]), max(one[1], other[1])
 
 
 class Tally:
@@ -97,6 +143,7 @@ class Tally:
         self._lock = threading.Lock()
         self._sums = Counted()
         self._crew = 0, 0
+        self._fetching = 0, 1, 0
         self._started: float | None = None
         self._first: float | None = None
         self._last: float | None = None
@@ -151,7 +198,9 @@ class Tally:
     def add_download(self, url: str, start_s: float, seconds: float, num_bytes: int) -> None:
         """Notes a download of the fetch server; the URL is without secrets."""
         with self._lock:
-            slowest = self._sums.slowest
+            sums, slowest = self._sums, self._sums.slowest
+            sums.busy["download"] = sums.busy.get("download", 0.0) + seconds
+            sums.downloading = _joined(sums.downloading, (start_s, start_s + seconds))
             if len(slowest) < _NUM_SLOWEST:
                 heapq.heappush(slowest, Slow(seconds, url, num_bytes))
             elif seconds > slowest[0].seconds:
@@ -163,6 +212,11 @@ class Tally:
         """Says who makes the batches from now on."""
         with self._lock:
             self._crew = num_workers, num_threads
+
+    def set_fetching(self, num_connections: int, num_sharing: int, prefetch: int) -> None:
+        """Says how many downloads there are at once, how many processes share them, and how far ahead is fetched."""
+        with self._lock:
+            self._fetching = num_connections, num_sharing, prefetch
 
     def begin(self) -> None:
         """Starts the wall clock, unless it runs already."""
@@ -178,11 +232,21 @@ class Tally:
             counts["samples"] = counts.get("samples", 0) + num_samples
             counts["batches"] = counts.get("batches", 0) + batches
 
+    @property
+    def num_samples(self) -> int:
+        """Samples that reached the caller."""
+        return self._sums.counts.get("samples", 0)
+
     def drain(self) -> Counted:
         """Takes out what was added since the last drain, to be merged elsewhere; the clock stays here."""
         with self._lock:
             sums, self._sums = self._sums, Counted()
             return sums
+
+    def copied(self) -> Counted:
+        """The sums so far; `stats(since=...)` of them tells what came later."""
+        with self._lock:
+            return self._sums.copied()
 
     def merge(self, theirs: Counted) -> None:
         """Adds what another process drained."""
@@ -201,16 +265,21 @@ class Tally:
                 mine.traffic[store] = had[0] + requests, had[1] + num_bytes
             mine.slowest = heapq.nlargest(_NUM_SLOWEST, mine.slowest + theirs.slowest)
             heapq.heapify(mine.slowest)
+            mine.downloading = _joined(mine.downloading, theirs.downloading)
 
-    def stats(self) -> Stats:
-        """The sums so far, as a frozen value."""
+    def stats(self, since: Counted | None = None) -> Stats:
+        """The sums so far, or since they were copied, as a frozen value; the clock is of all the time."""
         with self._lock:
-            start, sums = self._started, self._sums
+            start, sums = self._started, self._sums if since is None else self._sums.since(since)
             return Stats(
                 # the counts are named like the fields; one that a fetch server of another release knows is left out
                 **{name: number for name, number in sums.counts.items() if name in Stats.__dataclass_fields__},
                 num_workers=self._crew[0],
                 num_threads=self._crew[1],
+                num_connections=self._fetching[0],
+                num_sharing=self._fetching[1],
+                prefetch=self._fetching[2],
+                downloading_s=0.0 if sums.downloading is None else sums.downloading[1] - sums.downloading[0],
                 time_to_first_batch=None if start is None or self._first is None else self._first - start,
                 wall_s=0.0 if start is None or self._last is None else self._last - start,
                 wait_s=dict(sums.wait),

@@ -9,21 +9,35 @@ from __future__ import annotations
 import hashlib
 import operator
 import secrets
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["derive", "derive_key", "draw_seed", "jitter"]
+__all__ = ["derive", "derive_key", "derive_keys", "draw_seed", "jitter"]
 
 
 def derive_key(seed: int, *path: int | str) -> int:
     """A 63-bit integer that is a pure function of seed and path (it fits an int64 tensor)."""
+    return _hashed(_spelled(seed, path))
+
+
+def derive_keys(seed: int, *path: int | str) -> Callable[[str], int]:
+    """A function of text: `derive_keys(seed, *path)(part)` is `derive_key(seed, *path, part)`, in half the time."""
+    head = _spelled(seed, (*path, ""))[: -len("'')")]
+    return lambda part: _hashed(f"{head}{str(part)!r})")
+
+
+def _spelled(seed: int, path: tuple[int | str, ...]) -> str:
     # repr of a tuple of ints and strings is unambiguous: (1, '1') and ('1', 1) differ. NumPy's scalars have a repr of
     # their own, which changes between its versions, so they are made plain first.
     plain = (str(part) if isinstance(part, str) else operator.index(part) for part in path)
-    digest = hashlib.blake2b(repr((operator.index(seed), *plain)).encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "little") >> 1
+    return repr((operator.index(seed), *plain))
+
+
+def _hashed(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 1
 
 
 def derive(seed: int, *path: int | str) -> np.random.Generator:

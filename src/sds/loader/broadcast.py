@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import time
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
@@ -17,6 +18,8 @@ import torch.distributed as dist
 
 from sds.dataset.agree import count_as, num_used, tell_those_who_wait, wait_for_reader
 from sds.errors import OptionError, SampleError, SdsError, StateError
+from sds.loader.around import Around
+from sds.loader.device_tree import mapped
 
 __all__ = ["BroadcastLoader"]
 
@@ -24,7 +27,7 @@ _BATCH, _END, _ERROR = "batch", "end", "error"
 _OVER = object()
 
 
-class BroadcastLoader:
+class BroadcastLoader(Around):
     """A loader for every rank of a group, of which one reads.
 
     All ranks of the group must take the same steps: who leaves the loop early must do so on all of them, after the same
@@ -43,6 +46,7 @@ class BroadcastLoader:
     def __init__(self, loader: Any, group: Any = None, *, device: Any = None, timeout: float = 300.0) -> None:
         if not (dist.is_available() and dist.is_initialized()):
             raise OptionError("BroadcastLoader needs torch.distributed", hint="call init_process_group first")
+        super().__init__()
         self._loader = loader
         self._group = group
         self._device = torch.device("cpu" if device is None else device)
@@ -88,54 +92,70 @@ class BroadcastLoader:
 
     def __iter__(self) -> Iterator[Any]:
         self._round += 1
+        self._begin_tally()
         batches: Iterator[Any] | None = None
+        is_first = True
         try:
             while True:
+                asked = time.perf_counter()
                 if self._reads:
-                    batches, kind, content, tensors = self._read(batches)
+                    batches, kind, content, tensors, num_samples = self._read(batches)
                 else:
-                    kind, content, tensors = self._receive()
+                    kind, content, tensors, num_samples = self._receive()
                 if kind == _END:
                     return
                 if kind == _ERROR:
                     raise content
-                yield _filled(content, [self._broadcast(tensor) for tensor in tensors])
+                batch = _filled(content, [self._broadcast(tensor) for tensor in tensors])
+                if self._own is None:  # what takes the time is out of sight
+                    self._tally.add_wait("loader", time.perf_counter() - asked, start_s=asked)
+                self._note_wait(asked, is_first)
+                self._tally.delivered(num_samples)
+                is_first, given = False, time.perf_counter()
+                yield batch
+                self._tally.add_busy("consumer", given)
         finally:
+            self._tally.probe = None
             if batches is not None and hasattr(batches, "close"):
                 batches.close()
 
-    def _read(self, batches: Iterator[Any] | None) -> tuple[Iterator[Any] | None, str, Any, list[torch.Tensor]]:
-        """The next batch, or the end, or an error; and tells the others which."""
+    def _read(self, batches: Iterator[Any] | None) -> tuple[Iterator[Any] | None, str, Any, list[torch.Tensor], int]:
+        """The next batch, or the end, or an error, and how many samples it has; and tells the others which."""
         tensors: list[torch.Tensor] = []
+        num_samples = 0
         try:
+            before = 0 if self._own is None else self._own.num_given
             batches = iter(self._loader) if batches is None else batches
             batch = next(batches, _OVER)
             kind, content = (_END, None) if batch is _OVER else (_BATCH, _emptied(batch, tensors))
             tensors = [_as_plain(tensor, self._device) for tensor in tensors]
+            num_samples = 0 if self._own is None else self._own.num_given - before
             state, length = self._where()
-            word = self._packed(kind, content, state, length, tensors)
+            word = self._packed(kind, content, state, length, tensors, num_samples)
             self._state, self._length = state, length
         except Exception as error:  # noqa: BLE001 (a process boundary: all ranks raise it)
             kind, content, tensors = _ERROR, _told(error, self._source), []
-            word = self._packed(kind, content, self._state, self._length, tensors)
+            word = self._packed(kind, content, self._state, self._length, tensors, 0)
         self._share(word)
-        return batches, kind, content, tensors
+        return batches, kind, content, tensors, num_samples
 
-    def _packed(self, kind: str, content: Any, state: Any, length: int | None, tensors: list[torch.Tensor]) -> bytes:
+    def _packed(
+        self, kind: str, content: Any, state: Any, length: int | None, tensors: list[torch.Tensor], num_samples: int
+    ) -> bytes:
         """What the others are told. It is packed before anything is sent: what cannot be packed is an error for all."""
         shapes = [(tuple(tensor.shape), tensor.dtype) for tensor in tensors]
         try:
-            return pickle.dumps((self._round, kind, content, state, length, num_used(), shapes))
+            return pickle.dumps((self._round, kind, content, state, length, num_used(), shapes, num_samples))
         except Exception as error:
             raise SampleError(
                 f"batch cannot be sent to the other ranks: {error!r}",
                 hint="what is not a tensor must be picklable: leave it out, in a transform or in `collate_fn`",
             ) from error
 
-    def _receive(self) -> tuple[str, Any, list[torch.Tensor]]:
+    def _receive(self) -> tuple[str, Any, list[torch.Tensor], int]:
         """What the reading rank told, with room for the tensors that follow."""
-        word = self._share(None)
-        number, kind, content, self._state, self._length, used, shapes = pickle.loads(word)  # noqa: S301 (a rank's)
+        told = pickle.loads(self._share(None))  # noqa: S301 (a rank's)
+        number, kind, content, self._state, self._length, used, shapes, num_samples = told
         count_as(used)
         if number != self._round:
             raise SampleError(
@@ -144,7 +164,8 @@ class BroadcastLoader:
                 hint="leave the loop on all ranks of the group after the same batch, or on none",
                 rank=self._source,
             )
-        return kind, content, [torch.empty(shape, dtype=dtype, device=self._device) for shape, dtype in shapes]
+        tensors = [torch.empty(shape, dtype=dtype, device=self._device) for shape, dtype in shapes]
+        return kind, content, tensors, num_samples
 
     def _share(self, value: Any) -> Any:
         box = [value]
@@ -189,6 +210,7 @@ class BroadcastLoader:
         """Closes the loader that reads."""
         if self._reads and hasattr(self._loader, "close"):
             self._loader.close()
+        self._end_listening()
 
 
 def _told(error: Exception, rank: int) -> SdsError:
@@ -215,27 +237,17 @@ class _Slot:
 
 
 def _emptied(value: Any, tensors: list[torch.Tensor]) -> Any:
-    """The structure of a batch, with slots for its tensors, which are collected."""
-    if isinstance(value, torch.Tensor):
-        tensors.append(value)
-        return _Slot(len(tensors) - 1)
-    return _mapped(value, lambda each: _emptied(each, tensors))
+    """The structure of a batch, with slots for its tensors, which are collected; one that is there twice, once."""
+    slots: dict[int, _Slot] = {}
+
+    def empty(tensor: torch.Tensor) -> _Slot:
+        if id(tensor) not in slots:
+            slots[id(tensor)] = _Slot(len(tensors))
+            tensors.append(tensor)
+        return slots[id(tensor)]
+
+    return mapped(value, empty)
 
 
 def _filled(value: Any, tensors: list[torch.Tensor]) -> Any:
-    if isinstance(value, _Slot):
-        return tensors[value.number]
-    return _mapped(value, lambda each: _filled(each, tensors))
-
-
-def _mapped(value: Any, change: Any) -> Any:
-    if isinstance(value, dict):
-        clone = copy.copy(value)  # a dict of another kind, such as Batch, keeps its attributes
-        for key, each in value.items():
-            clone[key] = change(each)
-        return clone
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(change(each) for each in value))
-    if isinstance(value, list | tuple):
-        return type(value)(change(each) for each in value)
-    return value
+    return mapped(value, lambda slot: tensors[slot.number], _Slot)

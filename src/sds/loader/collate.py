@@ -6,16 +6,25 @@ batch axis, numbers a tensor, dicts are collated field by field; text, bytes, No
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
+from torch.utils.data import get_worker_info
 
 from sds.errors import OptionError, TransformError
+from sds.loader.slabs import has_memory, is_copyable
 from sds.types import Sample
 
 __all__ = ["check_collate", "collate"]
+
+_SMALL = 4096  # bytes: of these, torch makes a batch without its other threads
+
+log = logging.getLogger("sds")
+_Pieces: TypeAlias = dict[int, "torch.Tensor | None"]  # address -> memory of a batch; None: a field has it
+_told: list[str] = []  # what was said of batches in this process: once is enough
 
 
 def collate(samples: Sequence[Sample], *, own: Sequence[torch.Tensor] = ()) -> dict[str, Any]:
@@ -35,38 +44,91 @@ def collate(samples: Sequence[Sample], *, own: Sequence[torch.Tensor] = ()) -> d
                 stage="collate",
                 key=str(sample.get("__sample_key__", "")) or None,
             )
-    pieces = {piece.data_ptr(): piece for piece in own}
+    pieces: _Pieces = {piece.data_ptr(): piece for piece in own}
     return {field: _stack([sample[field] for sample in samples], pieces) for field in first}
 
 
-def _stack(values: list[Any], pieces: dict[int, torch.Tensor]) -> Any:
+def _stack(values: list[Any], pieces: _Pieces) -> Any:
     first = values[0]
     if isinstance(first, torch.Tensor):
         alike = all(isinstance(v, torch.Tensor) and v.shape == first.shape and v.dtype == first.dtype for v in values)
-        if alike and pieces and (piece := pieces.get(first.data_ptr())) is not None and _fill(values, piece):
-            del pieces[first.data_ptr()]  # a second field of the same memory gets memory of its own
+        piece = pieces.get(first.data_ptr()) if alike and pieces and has_memory(first) else None
+        if piece is not None and _fill(values, piece):
+            pieces[first.data_ptr()] = None  # a second field of the same memory gets memory of its own
             return piece.view(-1).view(first.dtype).view(len(values), *first.shape)  # [b, ...]
-        return torch.stack(values) if alike else values  # [b, ...]
+        if not alike:
+            _tell(values)
+        return _stacked(values) if alike else _apart(values, pieces)  # [b, ...]
     if isinstance(first, np.ndarray):
         alike = all(isinstance(v, np.ndarray) and v.shape == first.shape and v.dtype == first.dtype for v in values)
-        return torch.from_numpy(np.stack(values)) if alike and first.dtype.kind in "biufc" else values
+        if alike and first.dtype.kind in "biufc":
+            return torch.from_numpy(np.stack(values))
+        return _apart(values, pieces)
     if type(first) in (bool, int, float):
         kinds = {type(v) for v in values}
         if kinds in ({bool}, {int}) and all(-(2**63) <= v < 2**63 for v in values):
             return torch.tensor(values)
-        return torch.tensor(values, dtype=torch.float64) if float in kinds and kinds <= {int, float} else values
+        if float in kinds and kinds <= {int, float}:
+            return torch.tensor(values, dtype=torch.float64)
+        return _apart(values, pieces)
     if isinstance(first, np.generic) and all(isinstance(v, np.generic) for v in values) and first.dtype.kind in "biufc":
         return torch.from_numpy(np.array(values))
     if isinstance(first, dict) and all(isinstance(v, dict) and v.keys() == first.keys() for v in values):
         return {field: _stack([v[field] for v in values], pieces) for field in first}
-    return values
+    return _apart(values, pieces)
+
+
+def _apart(value: Any, pieces: _Pieces) -> Any:
+    """What stays a list, its tensors in memory of their own: each would keep, and be saved with, all of the batch's."""
+    if not pieces:
+        return value
+    if type(value) in (list, tuple):
+        return type(value)([each if type(each) is str else _apart(each, pieces) for each in value])
+    if type(value) is dict:
+        return {key: _apart(each, pieces) for key, each in value.items()}
+    if isinstance(value, np.ndarray):
+        return value.copy() if isinstance(value.base, torch.Tensor) and _lies_in(value.base, pieces) else value
+    return value.clone() if isinstance(value, torch.Tensor) and _lies_in(value, pieces) else value
+
+
+def _lies_in(value: torch.Tensor, pieces: _Pieces) -> bool:
+    return has_memory(value) and value.untyped_storage().data_ptr() in pieces
+
+
+def _tell(values: Sequence[Any]) -> None:
+    """Says once that images of different sizes stay a list, which surprises whoever waits for a tensor."""
+    shapes = sorted({tuple(each.shape) for each in values if isinstance(each, torch.Tensor)})
+    if not _told and len(shapes) > 1 and get_worker_info() is None:
+        _told.append("shapes")
+        log.warning(
+            "tensors of one field have different shapes, so the batch has a list of them: %s, ...; to have one tensor, "
+            "resize them, put equal ones together by bucket_by, or give a collate_fn (this is said once)",
+            ", ".join(str(list(shape)) for shape in shapes[:2]),
+        )
+
+
+def _stacked(values: list[torch.Tensor]) -> torch.Tensor:
+    """One tensor [b, ...] of several alike.
+
+    NumPy copies in this thread; torch would wake its others, which go on waiting busily for more where decode threads
+    want the cores.
+    """
+    first = values[0]
+    if not all(map(is_copyable, values)) or first.nbytes < _SMALL:
+        return torch.stack(values)
+    batch = torch.empty((len(values), *first.shape), dtype=first.dtype)
+    room = batch.numpy()
+    for k, value in enumerate(values):
+        room[k] = value.numpy()
+    return batch
 
 
 def _fill(values: Sequence[torch.Tensor], piece: torch.Tensor) -> bool:
     """Whether tensors lie one after the other, and fill a piece of memory."""
     start, size = piece.data_ptr(), values[0].nbytes
     return size * len(values) == piece.nbytes and all(
-        each.data_ptr() == start + k * size and each.is_contiguous() for k, each in enumerate(values)
+        has_memory(each) and each.data_ptr() == start + k * size and each.is_contiguous()
+        for k, each in enumerate(values)
     )
 
 

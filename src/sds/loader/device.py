@@ -15,13 +15,12 @@ import time
 import weakref
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
 from functools import cached_property
 from typing import Any, TypeVar
 
 from sds.dataset.options import check_count
 from sds.errors import OptionError, SdsError, StateError
-from sds.events import Stats, Tally
+from sds.loader.around import Around, innermost
 from sds.loader.broadcast import BroadcastLoader
 from sds.loader.device_ahead import Ahead
 from sds.loader.device_copies import Copier
@@ -29,6 +28,7 @@ from sds.loader.device_kinds import check_device, device_for
 from sds.loader.device_place import Place
 from sds.loader.device_source import AtOnce, Source, close_if_it_can
 from sds.loader.life import Life, close_unless_it_runs
+from sds.loader.threads import Cancelling
 from sds.units import parse_bytes
 
 __all__ = ["DevicePrefetcher"]
@@ -41,7 +41,7 @@ _SOON_S = 0.5  # who leaves a loop waits no longer for the thread; it ends by it
 _PATIENCE_S = 60.0  # who begins another does
 
 
-class DevicePrefetcher:
+class DevicePrefetcher(Around):
     """The batches of a loader, on a device, made and copied ahead.
 
     Copies go through pinned memory on a stream of their own. A batch can be used on the current stream as if it had
@@ -70,12 +70,13 @@ class DevicePrefetcher:
         if depth and isinstance(loader, BroadcastLoader) and loader.group is None:
             log.warning("BroadcastLoader has no group of its own: in a thread, its broadcasts mix with your model's")
         check_device(device)
+        super().__init__()
         self._asked = device
-        self._tally = Tally()
+        self._cancelling = Cancelling()  # of the iteration that runs
         self._handing = threading.Lock()  # batches are handed out one after the other, by whatever thread takes them
         self._line: Ahead | AtOnce | None = None  # of the iteration that runs, or has not quite ended
         self._running: weakref.ref[Iterator[Any]] | None = None
-        self._place = Place(loader, is_own=isinstance(loader, Life | BroadcastLoader | DevicePrefetcher))
+        self._place = Place(loader, is_own=self._own is not None)
         self._num_lost = 0  # batches of an iterator that were made, and not taken
         self._is_paused = False
 
@@ -88,6 +89,11 @@ class DevicePrefetcher:
         """Where batches go."""
         return getattr(self._copier.device, "device", self._copier.device)
 
+    @property
+    def reader(self) -> Any:
+        """The loader."""
+        return self.loader
+
     def __len__(self) -> int:
         """Batches, as the loader says."""
         return len(self.loader)
@@ -98,8 +104,9 @@ class DevicePrefetcher:
         """The loader's batches, from where it begins. One iteration at a time: another one ends it."""
         self._end()
         is_counted = self.max_bytes < math.inf
+        is_own = self._own is not None
         cancel = self.loader.cancel if isinstance(self.loader, Life | DevicePrefetcher) else None
-        source = Source(self.loader, self._copier, self._tally, is_counted=is_counted, cancel=cancel)
+        source = Source(self.loader, self._copier, self._tally, is_counted=is_counted, is_own=is_own, cancel=cancel)
         if source.is_given and self._num_lost:
             log.warning(
                 "%d batches that were made ahead are lost: the loader is an iterator, of which there is one only; give "
@@ -107,6 +114,7 @@ class DevicePrefetcher:
                 self._num_lost,
             )
         self._num_lost = 0
+        self._cancelling.is_set = False
         self._place.begin(source.state())
         batches = self._batches(source)
         self._running = weakref.ref(batches)
@@ -114,6 +122,8 @@ class DevicePrefetcher:
 
     def _batches(self, source: Source) -> Iterator[Any]:
         line = self._line = self._begin(source)
+        if self._cancelling.is_set:  # before there was a line
+            line.cancel()
         is_complete, is_first = False, True
         box: list[Any] = []
         try:
@@ -135,8 +145,7 @@ class DevicePrefetcher:
                     self._put_back()
 
     def _begin(self, source: Source) -> Ahead | AtOnce:
-        self._tally.begin()
-        self._tally.probe = self.loader.listener if isinstance(self.loader, Life) else None
+        self._begin_tally()
         if not self.depth:
             return AtOnce(source)
         in_step = isinstance(self.loader, BroadcastLoader)
@@ -149,8 +158,7 @@ class DevicePrefetcher:
         found = False
         while not found and line.wait():
             found = self._hand_out(line, box)  # or another thread has drained it
-        for kind in ("consumer", "startup") if is_first else ("consumer",):
-            self._tally.add_wait(kind, time.perf_counter() - asked)
+        self._note_wait(asked, is_first)
         return found
 
     def _hand_out(self, line: Ahead | AtOnce, box: list[Any]) -> bool:
@@ -158,10 +166,9 @@ class DevicePrefetcher:
             taken = line.take()
             if taken is None:
                 return False
-            sent, state = taken
-            box.append(self._copier.receive(sent))
-            self._place.reach(state)
-            self._tally.delivered(0)
+            box.append(self._copier.receive(taken.sent))
+            self._place.reach(taken.state)
+            self._tally.delivered(taken.num_samples)
             return True
 
     def _end(self) -> None:
@@ -187,7 +194,7 @@ class DevicePrefetcher:
         if isinstance(line, AtOnce):
             self._place.forget()  # it is there
         else:
-            self._place.put_back(_reader_of(self.loader))
+            self._place.put_back(innermost(self.loader))
 
     # ---- pause, drain, close ----------------------------------------------------------------------------------------
 
@@ -227,6 +234,7 @@ class DevicePrefetcher:
 
     def cancel(self) -> None:
         """Ends the iteration that runs, from another thread: who waits there for a batch gets an SdsError soon."""
+        self._cancelling.is_set = True
         line = self._line
         if line is not None:
             line.cancel()
@@ -237,6 +245,7 @@ class DevicePrefetcher:
         if "_copier" in self.__dict__:  # it was used
             self._copier.close()
         close_if_it_can(self.loader)
+        self._end_listening()
 
     def __enter__(self: P) -> P:  # noqa: PYI019 (typing.Self is Python 3.11)
         return self
@@ -278,34 +287,3 @@ class DevicePrefetcher:
     def num_jumps(self) -> int:
         """How often our loader was told to go on somewhere else, by a state or an epoch."""
         return self._place.num_jumps
-
-    def trace(self, path: Any) -> None:
-        """Traces the loader, and copies with it: see the loader's `trace`."""
-        if not hasattr(self.loader, "trace"):
-            hint = "give DevicePrefetcher a StreamingDataLoader or a MultiStreamDataLoader"
-            raise OptionError(f"the loader has no trace: {type(self.loader).__name__}", hint=hint)
-        self.loader.trace(path)
-
-    def stats(self) -> Stats:
-        """The loader's stats, with the time of copies as 'device'; 'consumer' is what this caller waited."""
-        mine = self._tally.stats()
-        if not hasattr(self.loader, "stats"):
-            return mine
-        whole: Stats = self.loader.stats()
-        if not mine.wall_s:
-            return whole
-        return replace(
-            whole,
-            wall_s=mine.wall_s,
-            time_to_first_batch=mine.time_to_first_batch,
-            wait_s={**whole.wait_s, **mine.wait_s},
-            busy_s={**whole.busy_s, **mine.busy_s},
-            queue_depths={**whole.queue_depths, **mine.queue_depths},
-        )
-
-
-def _reader_of(loader: Any) -> Any:
-    """The loader that reads; None: another rank does."""
-    while isinstance(loader, BroadcastLoader | DevicePrefetcher):
-        loader = loader.reader if isinstance(loader, BroadcastLoader) else loader.loader
-    return loader

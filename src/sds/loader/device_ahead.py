@@ -15,11 +15,11 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 from sds.loader.device_copies import Sent
-from sds.loader.device_source import Source
+from sds.loader.device_source import Source, Taken
 from sds.loader.threads import cancelled
+from sds.loader.trace import READING
 
 __all__ = ["Ahead"]
 
@@ -48,7 +48,7 @@ class Ahead:
         self._max_bytes = max_bytes
         self._in_step = in_step
         self._changed = threading.Condition()  # over an RLock: garbage is collected anywhere, and may stop us
-        self._ready: deque[tuple[Sent, Any]] = deque()
+        self._ready: deque[Taken] = deque()
         self._num_read = 0
         self._num_taken = 0
         self._is_asked = False  # the caller waits
@@ -59,7 +59,7 @@ class Ahead:
         self._is_cancelled = False
         self._error: BaseException | None = None
         self._pid = os.getpid()
-        self._thread = threading.Thread(target=self._run, name="sds-device", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=READING, daemon=True)
         _running.add(self)
         self._thread.start()
 
@@ -74,7 +74,7 @@ class Ahead:
     def ready(self) -> Sequence[Sent]:
         """Batches that wait to be taken; none, when the caller has left."""
         with self._changed:
-            return [] if self._is_stopping else [sent for sent, _ in self._ready]
+            return [] if self._is_stopping else [taken.sent for taken in self._ready]
 
     def wait(self) -> bool:
         """Blocks until a batch can be taken; False: there is none left. Raises what ended the reading."""
@@ -101,8 +101,8 @@ class Ahead:
         finally:
             del error  # or it, its traceback and this frame would keep each other
 
-    def take(self) -> tuple[Sent, Any] | None:
-        """The next batch on its way, and the loader's state as of it; None: none is ready, or no longer."""
+    def take(self) -> Taken | None:
+        """The next batch on its way; None: none is ready, or no longer."""
         with self._changed:
             if not self._ready or self._is_stopping:
                 return None
@@ -175,11 +175,11 @@ class Ahead:
                 self._num_read += 1
                 if self._max_bytes < math.inf and not self._wait_until(partial(self._has_room, read.num_bytes)):
                     break
-                sent = self._source.send(read)
+                taken = self._source.send(read)
                 with self._changed:
-                    self._ready.append((sent, read.state))
+                    self._ready.append(taken)
                     self._changed.notify_all()
-                del read, sent  # nobody but the caller keeps a batch
+                del read, taken  # nobody but the caller keeps a batch
         except BaseException as caught:  # noqa: BLE001 (a thread boundary: the caller's thread raises it)
             error = caught
         try:
@@ -210,7 +210,7 @@ class Ahead:
         return self._num_read < self._num_taken + depth
 
     def _has_room(self, num_bytes: int) -> bool:
-        waiting = sum(sent.num_bytes for sent, _ in self._ready)
+        waiting = sum(taken.sent.num_bytes for taken in self._ready)
         return not self._ready or waiting + num_bytes <= self._max_bytes
 
 

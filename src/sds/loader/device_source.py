@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -18,7 +18,7 @@ from sds.events import Tally
 from sds.loader.device_copies import Copier, Sent
 from sds.loader.device_tree import num_bytes, tensors_of
 
-__all__ = ["AtOnce", "Read", "Source", "close_if_it_can"]
+__all__ = ["AtOnce", "Read", "Source", "Taken", "close_if_it_can"]
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,17 @@ class Read:
 
     batch: Any
     state: Any
+    num_samples: int
     tensors: list[torch.Tensor]
     num_bytes: int
+
+
+class Taken(NamedTuple):
+    """A batch on its way, the loader's state as of it, and its samples, if the loader counts them."""
+
+    sent: Sent
+    state: Any
+    num_samples: int
 
 
 class Source:
@@ -39,6 +48,7 @@ class Source:
         copier: what sends batches.
         tally: what is told of the time that takes.
         is_counted: bytes are counted also where nothing is copied.
+        is_own: the loader is one of ours: it counts samples, and tells what it waits for.
         cancel: ends a wait of the loader's, from another thread; None: it has no way to.
     """
 
@@ -49,6 +59,7 @@ class Source:
         tally: Tally,
         *,
         is_counted: bool = True,
+        is_own: bool = False,
         cancel: Callable[[], None] | None = None,
     ) -> None:
         self._loader = loader
@@ -56,6 +67,7 @@ class Source:
         self._tally = tally
         self._copies = copier.device.copies
         self._is_walked = self._copies or is_counted
+        self._is_own = is_own
         self._cancel = cancel
         self._is_closed = False
         self._begun = copier.begin()
@@ -79,20 +91,28 @@ class Source:
 
     def read(self) -> Read | None:
         """The next batch; None: there is none."""
+        before, start = self._num_given, time.perf_counter()
         try:
             batch = next(self._batches)
         except StopIteration:
             return None
+        finally:
+            if not self._is_own:
+                self._tally.add_wait("loader", time.perf_counter() - start, start_s=start)
         tensors = tensors_of(batch) if self._is_walked else []
-        return Read(batch, self.state(), tensors, sum(map(num_bytes, tensors)))
+        return Read(batch, self.state(), self._num_given - before, tensors, sum(map(num_bytes, tensors)))
 
-    def send(self, read: Read) -> Sent:
+    @property
+    def _num_given(self) -> int:
+        return self._loader.num_given if self._is_own else 0
+
+    def send(self, read: Read) -> Taken:
         """Puts a batch on its way."""
         start = time.perf_counter()
         sent = self._copier.send(read.batch, read.tensors)
         if self._copies:
             self._tally.add_busy("device", start, num_bytes=sent.num_bytes)
-        return sent
+        return Taken(sent, read.state, read.num_samples)
 
     def cancel(self) -> None:
         """From another thread: a loader of ours that waits for a batch gives up. Others finish theirs."""
@@ -123,10 +143,10 @@ class AtOnce:
         self._next = self._source.read()
         return self._next is not None
 
-    def take(self) -> tuple[Sent, Any] | None:
-        """The batch on its way, and the loader's state as of it; None: nothing is there."""
+    def take(self) -> Taken | None:
+        """The batch on its way; None: nothing is there."""
         read, self._next = self._next, None
-        return None if read is None else (self._source.send(read), read.state)
+        return None if read is None else self._source.send(read)
 
     def cancel(self) -> None:
         """Ends a wait of the loader's."""

@@ -21,27 +21,32 @@ __all__ = ["is_plain", "mapped", "memory_of", "num_bytes", "tensors_of"]
 _LEAVES = frozenset({str, int, float, bool, bytes, complex, type(None)})  # most of what is no tensor: known at once
 
 
-def mapped(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+def mapped(value: Any, change: Callable[[Any], Any], leaf: type = torch.Tensor) -> Any:
     """The tree with each tensor changed. What holds none that changed is passed on, the rest is copied.
 
     A container keeps its kind if its kind lets itself be copied; else it comes as the dict or tuple that it holds.
+
+    Args:
+        value: the tree.
+        change: what a tensor becomes.
+        leaf: what is changed instead of tensors, where something stands for them.
     """
-    kind = type(value)
-    if kind in _LEAVES:
+    if type(value) in _LEAVES:
         return value
-    if isinstance(value, torch.Tensor):
+    if isinstance(value, leaf):
         return change(value)
     if isinstance(value, Mapping):
-        parts = {key: mapped(each, change) for key, each in value.items()}
+        parts = {key: mapped(each, change, leaf) for key, each in value.items()}
         return value if _are_same(parts.values(), value.values()) else _mapping_of(value, parts)
     if isinstance(value, PackedSequence):  # its lengths stay on the host: cuDNN reads them there
-        rest = (value.sorted_indices, value.unsorted_indices)
-        return PackedSequence(mapped(value.data, change), value.batch_sizes, *(mapped(each, change) for each in rest))
+        held = (value.data, value.sorted_indices, value.unsorted_indices)
+        data, *indices = (mapped(each, change, leaf) for each in held)
+        return PackedSequence(data, value.batch_sizes, *indices)
     if isinstance(value, list | tuple):
-        items = [each if type(each) in _LEAVES else mapped(each, change) for each in value]
+        items = [each if type(each) in _LEAVES else mapped(each, change, leaf) for each in value]
         return value if _are_same(items, value) else _sequence_of(value, items)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return _mapped_fields(value, change)
+        return _mapped_fields(value, change, leaf)
     return value
 
 
@@ -85,10 +90,10 @@ def _sequence_of(value: Any, items: list[Any]) -> Any:
     return other
 
 
-def _mapped_fields(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+def _mapped_fields(value: Any, change: Callable[[Any], Any], leaf: type) -> Any:
     names = [field.name for field in dataclasses.fields(value) if hasattr(value, field.name)]  # some are set later
     before = [getattr(value, name) for name in names]
-    parts = [mapped(each, change) for each in before]
+    parts = [mapped(each, change, leaf) for each in before]
     if _are_same(parts, before):
         return value
     other = copy.copy(value)

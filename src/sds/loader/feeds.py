@@ -13,7 +13,7 @@ from sds.dataset.delivery import Delivery
 from sds.dataset.ordered import IntArray, OrderedDataset
 from sds.dataset.slots import Work
 from sds.dataset.state import BucketsDone, State
-from sds.loader.steps import Collate, StepJob, step_jobs
+from sds.loader.steps import Collate, StepJob, plain_jobs, step_jobs
 from sds.plan import Steps
 from sds.plan.buckets import BucketSteps
 from sds.world import World
@@ -86,6 +86,10 @@ class DatasetFeed:
         """The steps that are this worker's, from a start on."""
         todo = self.todo(start)
         mine = range(worker, len(todo), num_workers)
+        plain = self._dataset.plain(self.world, start[0])
+        if plain is not None:
+            (delivery,) = self._dataset.deliveries
+            return plain_jobs(((k, todo[k]) for k in mine), plain, delivery, self._collate)
         work = self._work(start[0], (todo[k] for k in mine))
         window = self._dataset.window_of(num_workers, self._batch_size)
         return step_jobs(work, ((k, len(todo[k])) for k in mine), self._collate, *window)

@@ -12,13 +12,10 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
-from sds.errors import SdsError
-from sds.events import Stats
+from sds.errors import OptionError, SdsError
 from sds.loader.making import Making
-from sds.loader.record import Record
-from sds.loader.trace import Trace, place_of
-from sds.types import Failure
-from sds.world import World
+from sds.loader.record import Recorded
+from sds.loader.trace import TWO_TRACES, Trace, place_of
 
 __all__ = ["Life", "close_unless_it_runs"]
 
@@ -39,40 +36,37 @@ def close_unless_it_runs(batches: Any) -> bool:
     return True
 
 
-class Life:
+class Life(Recorded):
     """What both loaders share: `_making` makes their batches, `_running` is the iteration that takes them."""
 
     _making: Making
     # if its caller still has it: leaving a loop ends it
     _running: weakref.ref[Iterator[Any]] | None = None
-    _record: Record | None = None
-
-    @property
-    @abstractmethod
-    def world(self) -> World:
-        """This process among the others."""
 
     @property
     @abstractmethod
     def num_jumps(self) -> int:
         """How often it was told to go on somewhere else, by a state or an epoch."""
 
-    @abstractmethod
-    def stats(self) -> Stats:
-        """What happened so far, over this process and its workers."""
-
-    @abstractmethod
-    def _failures(self) -> list[Failure]:
-        """The rows that failed."""
+    @property
+    def num_given(self) -> int:
+        """Samples that were handed out, over all iterations."""
+        return self._making.num_given
 
     def trace(self, path: str | os.PathLike[str]) -> None:
         """Writes each piece of work of the coming iterations to a file for Perfetto; complete after `close()`.
 
-        Call it before iterating. A later call begins another file.
+        Call it before iterating. A later call begins another file, between iterations.
 
         Args:
             path: a JSON file; other ranks than the first have their rank in its name.
+
+        Raises:
+            OptionError: a trace is being written of the iteration that runs.
         """
+        running = None if self._running is None else self._running()
+        if self.listener is not None and getattr(running, "gi_frame", None) is not None:
+            raise OptionError(TWO_TRACES, hint=f"leave the loop first; {self.listener.path} has this iteration")
         place = place_of(path, self.world.rank)
         self._end_trace()
         self._making.trace = Trace(place, self.world.rank)
@@ -82,26 +76,10 @@ class Life:
         """The trace that is written."""
         return self._making.trace
 
-    def record(self, path: str | os.PathLike[str], *, every_s: float = 1.0) -> None:
-        """Writes the stats down as they grow, slow downloads and failures too, for `sds report`; until `close()`.
-
-        Args:
-            path: a file of JSON lines; other ranks than the first have their rank in its name.
-            every_s: seconds between two lines.
-        """
-        place = place_of(path, self.world.rank)
-        self._end_record()
-        self._record = Record(place, self.stats, self._failures, rank=self.world.rank, every_s=every_s)
-
     def _end_trace(self) -> None:
         trace, self._making.trace = self._making.trace, None
         if trace is not None:
             trace.close()
-
-    def _end_record(self) -> None:
-        record, self._record = self._record, None
-        if record is not None:
-            record.close()
 
     def _run(self, batches: Iterator[Any]) -> Iterator[Any]:
         """Notes an iteration that begins."""

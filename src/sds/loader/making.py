@@ -96,6 +96,7 @@ class Making:
         is_bounded = options.num_workers and options.max_bytes < math.inf
         self._budget = Budget(options.max_bytes, options.num_workers) if is_bounded else None
         self.trace: Trace | None = None  # what hears of each piece of work
+        self.num_given = 0  # samples that were handed out
         self.cancelling = Cancelling()
 
     def batches(self, start: Sequence[int], tally: Tally) -> Iterator[tuple[Any, int]]:
@@ -119,6 +120,7 @@ class Making:
                 if num_new:
                     tally.add_wait("startup", given - asked)
                     num_new -= 1
+                self.num_given += batch[1]
                 yield batch
                 tally.add_busy("consumer", given)
         finally:
@@ -129,12 +131,16 @@ class Making:
                 delivery.tally.probe = None
             made.close()  # type: ignore[attr-defined]  # a generator
 
+    @property
+    def crew(self) -> tuple[int, int]:
+        """Who makes batches: worker processes, or threads."""
+        return self._options.num_workers, 0 if self._options.num_workers else self._num_threads
+
     def _listen(self, tally: Tally) -> None:
         """Says who makes batches, and to whom each piece of work is told."""
-        crew = self._options.num_workers, 0 if self._options.num_workers else self._num_threads
         self._where[IS_HEARD] = self.trace is not None
         for each in (tally, *(delivery.tally for _, delivery in self._feed.sources)):
-            each.set_crew(*crew)
+            each.set_crew(*self.crew)
             each.probe = self.trace
 
     @contextmanager
@@ -264,6 +270,13 @@ def _started(workers: WorkerLoader) -> Iterator[Envelope]:
             hint="what is spawned is pickled: define transforms and collate_fn at the top of a module, "
             "or use multiprocessing_context='fork', or num_workers=0",
         ) from error
+    except RuntimeError as error:
+        if "bootstrapping phase" not in str(error):
+            raise
+        raise OptionError(
+            "this is a worker process, which ran the whole script again",
+            hint="spawned workers import the script: put what it does under `if __name__ == '__main__':`",
+        ) from None  # Python's own words are about executables that are frozen
 
 
 def _num_ready(envelopes: Any) -> int:

@@ -17,8 +17,9 @@ from sds.dataset.options import check_choice, check_count, check_world
 from sds.dataset.ordered import OrderedDataset
 from sds.dataset.state import hash_key
 from sds.errors import FetchTimeout, OptionError, TransformError
-from sds.events import Stats, Tally
+from sds.events import Stats
 from sds.loader.collate import check_collate, collate
+from sds.loader.counting import Counting
 from sds.loader.life import Life
 from sds.loader.making import Making, MakingOptions
 from sds.loader.mixing import SCHEDULES, Mix, Ratios
@@ -28,7 +29,6 @@ from sds.loader.multistream_options import StreamOptions
 from sds.loader.multistream_state import MixState, hashed
 from sds.loader.multistream_walk import Cursor, Place
 from sds.loader.steps import name_stream
-from sds.stats import merged_stats
 from sds.types import Batch, Failure, Sample
 from sds.units import parse_bytes
 from sds.world import World
@@ -117,7 +117,7 @@ class MultiStreamDataLoader(Life):
         )
         self._check_rounds()
         self._making = Making(self._feed, options)
-        self._tally = Tally()
+        self._counting = Counting(self._datasets.values())
         self._agreement = Agreement()
         self._here: Cursor | None = None  # what was handed out; None: nothing yet
         self._num_jumps = 0
@@ -213,7 +213,7 @@ class MultiStreamDataLoader(Life):
         return self._run(self._batches(cursor))
 
     def _batches(self, cursor: Cursor) -> Iterator[Batch]:
-        tally = self._tally
+        tally = self._counting.tally
         tally.begin()
         made = self._making.batches(self._feed.start(cursor), tally)
         try:
@@ -270,8 +270,8 @@ class MultiStreamDataLoader(Life):
         self._num_jumps += 1
 
     def stats(self) -> Stats:
-        """What happened so far, over all streams, this process and its workers."""
-        return merged_stats(self._tally.stats(), [stream.dataset.stats() for stream in _distinct(self.streams)])
+        """What happened since this loader was made, over all streams, this process and its workers."""
+        return self._counting.stats(self._datasets.values(), self._making.crew)
 
     def quarantine(self) -> dict[str, list[Failure]]:
         """The rows that failed, by stream."""
@@ -281,10 +281,10 @@ class MultiStreamDataLoader(Life):
         return [failure for stream in _distinct(self.streams) for failure in stream.dataset.quarantine()]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_tally": None, "_agreement": None}
+        return {**super().__getstate__(), "_agreement": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _tally=Tally(), _agreement=Agreement())
+        self.__dict__.update(state, _agreement=Agreement())
 
 
 def _distinct(streams: Sequence[Stream]) -> list[Stream]:

@@ -9,22 +9,42 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
+import torch
 
+from sds.dataset.delivery import Delivery
+from sds.dataset.ordered import IntArray
 from sds.dataset.slots import Slot, Work, open_window
 from sds.errors import SdsError, TensorCacheError, TransformError
 from sds.fetch import Ticket
 from sds.loader.collate import collate
+from sds.loader.slabs import Slab
 from sds.tensors.gather import Gathered, can_gather
+from sds.tensors.spare import Spare
 from sds.types import Sample
 
-__all__ = ["Batches", "Collate", "StepJob", "finish_step", "name_stream", "step_jobs", "take_slots"]
+__all__ = ["Batches", "Collate", "StepJob", "finish_step", "name_stream", "plain_jobs", "step_jobs", "take_slots"]
 
 Collate = Callable[[list[Sample]], Any]
 
-_MAX_PART = 32  # slots that one thread fills one after the other
+_MAX_PART = 32  # slots that one thread fills one after the other, where they are read together
+_MAX_SLOTS, _MIN_PARTS = 4, 4  # where they are not: a hand-over costs as much as a sample without anything to decode
+
+
+class Plain(NamedTuple):
+    """A step of rows that are samples as they are: nothing is fetched, nothing is done."""
+
+    delivery: Delivery
+    make: Callable[[IntArray], list[Sample]]
+    positions: IntArray
+
+    def fill(self) -> list[Sample]:
+        """Its samples."""
+        samples = self.make(self.positions)
+        self.delivery.policy.record([], len(samples))
+        return samples
 
 
 class StepJob(msgspec.Struct):
@@ -35,21 +55,57 @@ class StepJob(msgspec.Struct):
     collate: Collate
     stream: str | None = None
     gathered: Gathered | None = None
+    plain: Plain | None = None
+    slab: Slab | None = None  # memory of the batch, which samples are put into as they are made
+    in_hand: dict[int, int] = {}  # where a part begins -> the slot of it that its thread is at
 
-    def parts(self, num_threads: int) -> list[range]:
-        """The slots, as ranges for `fill` that threads may make side by side."""
+    @property
+    def delivery(self) -> Delivery:
+        """Who makes its samples; of a mix, the first of them."""
+        return self.slots[0].delivery if self.plain is None else self.plain.delivery
+
+    def parts(self, num_threads: int, spare: Spare | None = None) -> list[range]:
+        """The slots, as ranges for `fill` that threads may make side by side; with memory for their batch, if given."""
+        if self.plain is not None:
+            return [range(1)]
         num = len(self.slots)
         self.gathered = _gather(self.slots, is_batch=self.collate is collate)
+        if spare is not None and self.collate is collate and not self.memory:
+            self.slab = Slab(num, spare)
         if self.gathered is None:
-            size = 1
+            size = max(1, min(_MAX_SLOTS, num // (_MIN_PARTS * num_threads)))
         elif self.gathered.memory:
             size = num  # nothing is left to be decoded: threads would only wait for each other's Python
         else:
             size = min(_MAX_PART, -(-num // num_threads))
         return [range(start, min(num, start + size)) for start in range(0, num, size)]
 
-    def fill(self, part: range, held: list[Ticket]) -> list[Sample]:
-        """The samples of some slots; those of a tensor cache are read together."""
+    @property
+    def memory(self) -> list[torch.Tensor]:
+        """Pieces that were made for its batch, whose tensors may lie there already."""
+        own = self.gathered if self.slab is None else self.slab
+        return [] if own is None or self.collate is not collate else own.memory
+
+    def fill(self, part: range, held: list[Ticket], *, is_shared: bool = False) -> list[Sample]:
+        """The samples of some slots.
+
+        `is_shared`: other threads make the rest, so files come free when the batch is past, whatever this one does.
+        """
+        if self.plain is not None:
+            return self.plain.fill()
+        self._read(part)
+        samples: list[Sample] = []
+        for k in part:
+            self.in_hand[part.start] = k
+            slot = self.slots[k]
+            made = slot.fill(held)
+            samples += made if self.slab is None or len(made) != 1 else [self.slab.put(k, made[0])]
+            if is_shared:
+                slot.ticket.hand_to(None)
+        return samples
+
+    def _read(self, part: range) -> None:
+        """What slots have in a tensor cache is read together."""
         if self.gathered is not None:
             start = time.perf_counter()
             try:
@@ -59,7 +115,6 @@ class StepJob(msgspec.Struct):
             except TensorCacheError:
                 pass  # each is read for itself, and the one that cannot be is counted
             self.slots[part.start].delivery.tally.add_busy("decode", start)
-        return [sample for k in part for sample in self.slots[k].fill(held)]
 
     def release(self) -> None:
         """Lets go of the files."""
@@ -86,6 +141,17 @@ def step_jobs(
             yield StepJob(number, take_slots(window, size), collate)
     finally:
         window.close()  # type: ignore[attr-defined]  # a generator
+
+
+def plain_jobs(
+    todo: Iterable[tuple[int, IntArray]],
+    make: Callable[[IntArray], list[Sample]],
+    delivery: Delivery,
+    collate: Collate,
+) -> Iterator[StepJob]:
+    """Steps, given as (number, positions), of rows that are samples as they are."""
+    for number, positions in todo:
+        yield StepJob(number, [], collate, plain=Plain(delivery, make, positions))
 
 
 def take_slots(window: Iterator[Slot], size: int) -> list[Slot]:
@@ -123,14 +189,14 @@ def finish_step(step: StepJob, samples: list[Sample], held: list[Ticket]) -> Bat
         samples = step.slots[0].stand_in(held)
     start = time.perf_counter()
     try:
-        own = None if step.gathered is None or step.collate is not collate else step.gathered.memory
-        batch = step.collate(samples) if own is None else collate(samples, own=own)
+        own = step.memory
+        batch = collate(samples, own=own) if own else step.collate(samples)
     except SdsError:
         raise
     except Exception as error:
         hint = "look at collate_fn and at what the transforms return"
         raise TransformError(f"samples cannot be collated: {error!r}", hint=hint, stage="collate") from error
-    step.slots[0].delivery.tally.add_busy("collate", start)
+    step.delivery.tally.add_busy("collate", start)
     return Batches(batch, len(samples), held, step.stream)
 
 

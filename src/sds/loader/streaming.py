@@ -18,6 +18,7 @@ from sds.errors import StateError
 from sds.events import Stats
 from sds.loader.buckets import BucketBy, BucketFeed, Buckets, check_bucket_by
 from sds.loader.collate import check_collate, collate
+from sds.loader.counting import Counting
 from sds.loader.feeds import DatasetFeed
 from sds.loader.life import Life
 from sds.loader.making import Making, MakingOptions
@@ -92,6 +93,7 @@ class StreamingDataLoader(Life):
         feed = DatasetFeed if self._buckets is None else partial(BucketFeed, self._buckets)
         self._feed = feed(dataset, collate_fn or collate, batch_size=batch_size, drop_last=drop_last, world=self.world)
         self._making = Making(self._feed, options)
+        self._counting = Counting([dataset])
         self._here: tuple[int, State] | None = None  # what was handed out, and how often the dataset had jumped then
 
     @property
@@ -137,12 +139,15 @@ class StreamingDataLoader(Life):
     def _batches(self, start: Sequence[int]) -> Iterator[Any]:
         epoch, todo = start[0], self._todo(start)
         progress, tally = self.dataset.progress, self.dataset.tally
+        own = self._counting.tally
         tally.begin()
+        own.begin()
         made = self._making.batches(start, tally)
         try:
             for k in range(len(todo)):
                 batch, num_samples = next(made)
                 tally.delivered(num_samples)
+                own.delivered(num_samples)
                 if k + 1 < len(todo):
                     progress.reach(self._feed.after(start, todo, k))
                 else:
@@ -172,8 +177,8 @@ class StreamingDataLoader(Life):
         self.dataset.load_state_dict(state, strict=strict)
 
     def stats(self) -> Stats:
-        """What happened so far, over this process and its workers."""
-        return self.dataset.stats()
+        """What happened since this loader was made, over this process and its workers."""
+        return self._counting.stats([self.dataset], self._making.crew)
 
     def _failures(self) -> list[Failure]:
         return self.dataset.quarantine()

@@ -2,7 +2,7 @@
 
 Decoders release the GIL, so threads decode side by side; the caller's thread only takes finished batches. At most
 `ahead` batches wait, and as many are being made; fewer, where they would be more than `max_bytes`. Closing ends the
-threads, mid-step, and lets go of every file.
+threads, mid-step, and lets go of every file. Nobody is kept waiting by a transform that runs: it ends by itself.
 """
 
 from __future__ import annotations
@@ -23,12 +23,14 @@ from sds.fetch.consumer import Consumer, Crew
 from sds.fetch.watchdog import Watchdog
 from sds.loader.budget import num_bytes
 from sds.loader.steps import Batches, StepJob, finish_step, name_stream
+from sds.tensors.spare import Spare
 from sds.types import Sample
 from sds.urls import redact
 
 __all__ = ["Cancelling", "ThreadedBatches", "cancelled"]
 
 _POLL_S = 0.1
+_SOON_S = 0.5  # who closes waits no longer for what runs
 
 
 class Cancelling:
@@ -46,10 +48,10 @@ def cancelled() -> SdsError:
 class _Step:
     """A step whose slots are being filled."""
 
-    def __init__(self, job: StepJob, pool: ThreadPoolExecutor, crew: Crew) -> None:
+    def __init__(self, job: StepJob, pool: ThreadPoolExecutor, crew: Crew, spare: Spare) -> None:
         self.job = job
         self.held: list[Ticket] = []
-        self.parts = job.parts(pool._max_workers)
+        self.parts = job.parts(pool._max_workers, spare)
         self.slots: list[Future[list[Sample]]] = [pool.submit(_fill, job, part, self.held, crew) for part in self.parts]
 
     @property
@@ -67,12 +69,9 @@ class _Step:
 
 
 def _fill(step: StepJob, part: range, held: list[Ticket], crew: Crew) -> list[Sample]:
-    """The samples of some slots. Their files come free when the batch is past, whatever this thread does next."""
+    """The samples of some slots."""
     with crew.working():
-        samples = step.fill(part, held)
-        for k in part:
-            step.slots[k].ticket.hand_to(None)
-        return samples
+        return step.fill(part, held, is_shared=True)
 
 
 class ThreadedBatches:
@@ -99,10 +98,12 @@ class ThreadedBatches:
         self._sizes: dict[str | None, int] = {}  # bytes of the last batch of each stream
         self._waiting: deque[int] = deque()  # bytes of the batches that wait
         self._stopping = threading.Event()
+        self._is_left = False  # a thread of its own waits for what runs
         self._making: deque[_Step] = deque()
         self._finished: queue.Queue[Batches | BaseException | None] = queue.Queue(maxsize=max(1, ahead))
         self._pool = ThreadPoolExecutor(num_threads, thread_name_prefix="sds-decode")
         self._crew = Crew()
+        self._spare = Spare()
         self._consumers = list(consumers)
         for consumer in self._consumers:
             consumer.employ(self._crew)
@@ -146,8 +147,9 @@ class ThreadedBatches:
     def _waits_for(self) -> tuple[str, str | None, str | None]:
         """What the next batch waits for: in words, the id of the sample, and the first of its URLs."""
         steps = list(self._making)
-        parts = zip(steps[0].slots, steps[0].parts, strict=True) if steps else ()
-        waits = next((steps[0].job.slots[part[0]].job for future, part in parts if not future.done()), None)
+        parts = zip(steps[0].slots, steps[0].parts, strict=True) if steps and steps[0].job.slots else ()
+        late = next((part.start for future, part in parts if not future.done()), None)
+        waits = None if late is None else steps[0].job.slots[steps[0].job.in_hand.get(late, late)].job
         key, urls = (waits.row.key, [redact(file.url) for file in waits.files]) if waits is not None else (None, [])
         return f"it waits for sample {key!r} {urls}", key, urls[0] if urls else None
 
@@ -164,11 +166,31 @@ class ThreadedBatches:
         return error
 
     def close(self) -> None:
-        """Ends the threads. It may be interrupted, and called again."""
+        """Ends the threads; what runs for longer ends by itself. It may be interrupted, and called again."""
         self._stopping.set()
-        if self._feeder.ident is not None:
-            self._feeder.join()
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        if self._is_left:
+            return
+        if self._end_threads(_SOON_S):
+            self._let_go()
+        else:
+            self._is_left = True
+            threading.Thread(target=self._close_late, name="sds-end", daemon=True).start()
+
+    def _close_late(self) -> None:
+        self._end_threads(None)
+        self._let_go()
+
+    def _end_threads(self, patience_s: float | None) -> bool:
+        """Whether all have ended."""
+        deadline = None if patience_s is None else time.monotonic() + patience_s
+        feeder = [self._feeder] if self._feeder.ident is not None else []
+        if not _have_ended(feeder, deadline):
+            return False
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        return _have_ended(list(self._pool._threads), deadline)
+
+    def _let_go(self) -> None:
+        """When no thread takes any more."""
         for consumer in self._consumers:
             consumer.dismiss(self._crew)
         for step in self._making:  # what the decode threads took before they ended
@@ -191,7 +213,7 @@ class ThreadedBatches:
         making = self._making
         try:
             for job in self._steps:
-                making.append(_Step(job, self._pool, self._crew))
+                making.append(_Step(job, self._pool, self._crew, self._spare))
                 # while this thread collates the oldest step, the pool decodes the others
                 while self._is_due():
                     if not self._hand_over():
@@ -263,6 +285,15 @@ class ThreadedBatches:
             for ticket in item.held:
                 ticket.release()
         return False
+
+
+def _have_ended(threads: Iterable[threading.Thread], deadline: float | None) -> bool:
+    """Waits for them, until then at most."""
+    for thread in threads:
+        thread.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
+        if thread.is_alive():
+            return False
+    return True
 
 
 _running: weakref.WeakSet[ThreadedBatches] = weakref.WeakSet()

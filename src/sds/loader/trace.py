@@ -2,8 +2,8 @@
 
 Comes in: events of this process, and slices that worker processes send along with their batches. Goes out: JSON trace
 events: one slice per stage and sample, with process and thread named; downloads of the fetch server on tracks of their
-own. The file is complete JSON after `close`; of a run that was killed, viewers read what is there. A disk that is full
-ends the trace, with a warning, and never the run.
+own. The file is complete JSON after `close`, or when nobody has the trace any more; of a run that was killed, viewers
+read what is there. A disk that is full ends the trace, with a warning, and never the run.
 """
 
 from __future__ import annotations
@@ -20,10 +20,12 @@ import msgspec
 from sds.errors import OptionError
 from sds.events import STAGES, Event, Slice
 
-__all__ = ["Lines", "Trace", "place_of"]
+__all__ = ["READING", "TWO_TRACES", "Lines", "Trace", "encoded", "place_of"]
 
 log = logging.getLogger("sds")
 
+READING = "sds-device"  # the name of a prefetcher's thread: what its loader takes for a caller
+TWO_TRACES = "a trace is being written of the iteration that runs"
 _MANY = 2048  # slices that are written at once
 _SERVER = 2**22 + 1  # above any process id: the fetch server's downloads, as their clients tell of them
 _ENCODER = msgspec.json.Encoder()
@@ -31,14 +33,14 @@ _NAMES = {("wait", stage): f"wait for {stage}" for stage in STAGES}
 _NAMES |= {("wait", "consumer"): "wait for batch", ("busy", "consumer"): "training step"}
 
 
-class _About(msgspec.Struct, omit_defaults=True):
+class _About(msgspec.Struct, omit_defaults=True, gc=False):
     """What a slice is about."""
 
     subject: str = ""
     bytes: int = 0
 
 
-class _Drawn(msgspec.Struct, tag_field="ph", tag="X"):
+class _Drawn(msgspec.Struct, tag_field="ph", tag="X", gc=False):
     """A slice, as the format has it: times in microseconds."""
 
     name: str
@@ -70,6 +72,7 @@ class Trace:
         self._file = Lines(path)
         self._file.write(b"[\n" + _ENCODER.encode(_name(_SERVER, 0, "process_name", "fetch server")))
         self._is_closed = False
+        self._pid = os.getpid()
 
     def emit(self, event: Event) -> None:
         """Notes an event of this thread."""
@@ -94,7 +97,7 @@ class Trace:
         for each in slices:
             self._draw(each, drawn)
         if drawn:
-            self._file.write(b",\n" + _ENCODER.encode(drawn)[1:-1])
+            self._file.write(b",\n" + encoded(drawn)[1:-1])
 
     def _draw(self, found: Slice, drawn: list[Any]) -> None:
         """The events of the format that an event of ours becomes."""
@@ -102,13 +105,17 @@ class Trace:
         start, duration, about = event.start_s * 1e6, event.duration_s * 1e6, _About(event.subject, event.num_bytes)
         if event.kind == "download":  # they overlap, so they are no slices of a thread
             self._num_downloads += 1
-            facts = {"cat": "download", "name": "download", "id": self._num_downloads, "pid": _SERVER, "tid": 0}
+            # an id of the process: Perfetto draws them under it
+            which = {"local": hex(self._num_downloads)}
+            facts = {"cat": "download", "name": "download", "id2": which, "pid": _SERVER, "tid": 0}
             drawn.append({"ph": "b", "ts": start, "args": about, **facts})
             drawn.append({"ph": "e", "ts": start + duration, "args": {}, **facts})
             return
         if (pid, tid) not in self._known:
             self._introduce(pid, tid, thread, drawn)
         name = _NAMES.get((event.kind, event.stage), event.stage)
+        if thread == READING and name == "training step":
+            name = "between batches"  # it copies, and waits for room: who trains is another thread
         drawn.append(_Drawn(name, event.kind, start, duration, pid, tid, about))
 
     def _introduce(self, pid: int, tid: int, thread: str, drawn: list[Any]) -> None:
@@ -131,9 +138,30 @@ class Trace:
                 self._file.close()
                 self._is_closed = True
 
+    def __del__(self) -> None:
+        # nobody is inside of it: nobody has it. A forked child has a copy, whose file is its parent's
+        if getattr(self, "_pid", None) == os.getpid():
+            self.close()
+
 
 def _name(pid: int, tid: int, kind: str, name: str) -> dict[str, Any]:
     return {"ph": "M", "name": kind, "pid": pid, "tid": tid, "ts": 0, "args": {"name": name}}
+
+
+def encoded(value: Any) -> bytes:
+    """As JSON. Text that is no Unicode (a file's name may be none) comes with its odd characters spelled out."""
+    try:
+        return _ENCODER.encode(value)
+    except UnicodeEncodeError:
+        return _ENCODER.encode(_spelled(msgspec.to_builtins(value)))
+
+
+def _spelled(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode(errors="backslashreplace").decode()
+    if isinstance(value, dict):
+        return {key: _spelled(each) for key, each in value.items()}
+    return [_spelled(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 class Lines:

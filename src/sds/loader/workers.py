@@ -122,6 +122,9 @@ def end_workers(envelopes: Any) -> None:
 
     What a worker holds is let go of by the kernel: nothing is lost with one that does not end by itself.
     """
+    if envelopes._worker_pids_set:  # or torch takes their end for a failure, and raises in whatever runs just then
+        _remove_worker_pids(id(envelopes))
+        envelopes._worker_pids_set = False
     timer = threading.Timer(_GRACE_S, _terminate, [envelopes])
     timer.daemon = True
     timer.start()
@@ -132,9 +135,6 @@ def end_workers(envelopes: Any) -> None:
 
 
 def _terminate(envelopes: Any) -> None:
-    if envelopes._worker_pids_set:  # or torch takes their end for a failure
-        _remove_worker_pids(id(envelopes))
-        envelopes._worker_pids_set = False
     for worker in envelopes._workers:
         if worker.is_alive():
             worker.terminate()

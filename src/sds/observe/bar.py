@@ -16,7 +16,8 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any, TextIO
 
-from sds.stats import Stats
+from sds.observe.wrapped import Wrapped, innermost
+from sds.stats import Stats, format_rate
 
 __all__ = ["ProgressBar", "progress"]
 
@@ -24,22 +25,22 @@ _LINE_EVERY_S = 5.0
 _LOOK_EVERY_S = 0.2  # stats are summed over streams and locks: not with every batch
 
 
-class ProgressBar:
-    """Iterates over a loader and shows it.
+class ProgressBar(Wrapped):
+    """Iterates over a loader and shows it. What the loader has, such as `stats()` and `state_dict()`, it has too.
 
     Args:
         batches: a StreamingDataLoader, or anything else to iterate over; one without a length may never end.
         label: stands before the bar.
-        unit: what one item is called.
+        unit: what one item is called. Default: 'samples' around a dataset, else 'batches'.
         stream: where to show it. Default: stderr.
     """
 
     def __init__(
-        self, batches: Iterable[Any], label: str = "", *, unit: str = "batches", stream: TextIO | None = None
+        self, batches: Iterable[Any], label: str = "", *, unit: str | None = None, stream: TextIO | None = None
     ) -> None:
-        self._batches: Any = batches
+        super().__init__(batches)
         self._label = label
-        self._unit = unit
+        self._unit = unit or _unit_of(batches)
         self._stream = stream or sys.stderr
         self._note = ""
         self._seen: tuple[float, str] = (0.0, "")
@@ -47,10 +48,6 @@ class ProgressBar:
     def note(self, text: str) -> None:
         """Stands behind the bar from now on: the loss, for one."""
         self._note = text
-
-    def __len__(self) -> int:
-        num_batches: int = len(self._batches)
-        return num_batches
 
     def __iter__(self) -> Iterator[Any]:
         show = self._moving if self._stream.isatty() else self._rewritten if _is_notebook() else self._lines
@@ -88,7 +85,7 @@ class ProgressBar:
         now = time.monotonic()
         if callable(stats) and (is_last or now - self._seen[0] >= _LOOK_EVERY_S):
             found = stats()
-            self._seen = now, _facts(found) if isinstance(found, Stats) else ""
+            self._seen = now, _facts(found, self._unit) if isinstance(found, Stats) else ""
         return self._seen[1]
 
     def _rewritten(self, batches: Iterable[Any], total: int | None) -> Iterator[Any]:
@@ -118,7 +115,7 @@ class ProgressBar:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
         columns = (
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
             TextColumn("{task.fields[rate]}"),
@@ -140,17 +137,26 @@ class ProgressBar:
 
 
 def progress(
-    loader: Iterable[Any], label: str = "", *, unit: str = "batches", stream: TextIO | None = None
+    loader: Iterable[Any], label: str = "", *, unit: str | None = None, stream: TextIO | None = None
 ) -> ProgressBar:
     """A progress bar around a loader: `for batch in sds.observe.progress(loader): ...`. See ProgressBar."""
     return ProgressBar(loader, label, unit=unit, stream=stream)
 
 
-def _facts(stats: Stats) -> str:
-    words = [f"{stats.rows_per_s:.0f} samples/s"] if stats.samples else []
+def _facts(stats: Stats, unit: str) -> str:
+    words = []
+    if stats.samples and unit == "batches":  # else the bar's own rate says it
+        words.append(f"{format_rate(stats.rows_per_s)} samples/s")
     if stats.hits + stats.misses:
         words.append(f"{stats.hit_rate:.0%} hits")
-    return ", ".join([*words, f"bottleneck {stats.bottleneck}"]) if words else ""
+    return ", ".join([*words, f"bottleneck {stats.bottleneck}"]) if stats.samples or words else ""
+
+
+def _unit_of(batches: Any) -> str:
+    """What one item is. Where there is a dataset, its module is loaded: nothing is imported for this."""
+    ordered: Any = sys.modules.get("sds.dataset.ordered")
+    is_dataset = ordered is not None and isinstance(innermost(batches), ordered.OrderedDataset)
+    return "samples" if is_dataset else "batches"
 
 
 def _is_notebook() -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from sds.errors import OptionError
 from sds.observe.prices import find_price, read_prices
 from sds.stats import Stats, Traffic
 from sds.units import format_bytes
@@ -86,11 +87,19 @@ def priced(traffic: tuple[Traffic, ...], prices: Mapping[str, Any] | str | os.Pa
     return Cost(tuple(sorted(lines, key=lambda line: -line.total)))
 
 
-def cost(stats: Stats, prices: Mapping[str, Any] | str | os.PathLike[str] | None = None) -> Cost:
+def cost(stats: Any, prices: Mapping[str, Any] | str | os.PathLike[str] | None = None) -> Cost:
     """What a run costs so far: requests and bytes of its samples, priced by a table.
 
     Args:
-        stats: of a loader or dataset.
+        stats: a loader or dataset, its `stats()`, or a Run.
         prices: see `read_prices`. Default: approximate list prices, for reading over the internet.
+
+    Raises:
+        OptionError: there are no stats in what was given.
     """
-    return priced(stats.traffic, prices)
+    inner = getattr(stats, "stats", stats)  # a method of loaders, a value in a Run
+    found = inner() if callable(inner) else inner
+    if not isinstance(found, Stats):
+        hint = "give loader.stats(), or the loader; for a recorded run: sds cost --run FILE"
+        raise OptionError(f"stats are none: {type(stats).__name__}", hint=hint)
+    return priced(found.traffic, prices)

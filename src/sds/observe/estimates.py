@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["Estimate", "estimate"]
 
 _MAX_ROWS = 2000  # that are looked at
+_NUM_CLUMPS = 50  # places that they are taken from: neighbours lie in one chunk of a lazy index
 _MAX_SIZES = 64  # objects that are asked for their size
 _AT_ONCE = 16
 
@@ -87,8 +88,13 @@ def estimate(
         prices: see `read_prices`.
 
     Raises:
-        OptionError: a number makes no sense.
+        OptionError: a number makes no sense, or it is about a mix.
     """
+    from sds.dataset import StreamingDataset
+
+    if not isinstance(dataset, StreamingDataset):
+        hint = "give a StreamingDataset; of a mix, each of its datasets, with its share of the epochs"
+        raise OptionError(f"dataset cannot be estimated: {type(dataset).__name__}", hint=hint)
     if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1:
         raise OptionError(f"epochs is no number of epochs: {epochs!r}", hint="a whole number from 1 on")
     limit = None if cache_limit is None else parse_bytes(cache_limit, option="cache_limit")
@@ -123,10 +129,18 @@ def estimate(
 def _some_files(dataset: StreamingDataset) -> tuple[list[File], int]:
     """The remote files of rows from all over the index, and how many rows those are."""
     pipeline = dataset.delivery.pipeline
-    number = min(len(pipeline.index), _MAX_ROWS)
-    row_ids = [k * len(pipeline.index) // number for k in range(number)]
+    row_ids = _spread(len(pipeline.index))
     jobs = [pipeline.prepare(row, 0, 0) for row in pipeline.index.rows(row_ids)]
-    return [file for job in jobs for file in job.files if is_remote(file.url)], number
+    return [file for job in jobs for file in job.files if is_remote(file.url)], len(row_ids)
+
+
+def _spread(num_rows: int) -> list[int]:
+    """Row ids from all over an index, in clumps; all of them, if there are few."""
+    if num_rows <= _MAX_ROWS:
+        return list(range(num_rows))
+    size = _MAX_ROWS // _NUM_CLUMPS
+    starts = [k * (num_rows - size) // (_NUM_CLUMPS - 1) for k in range(_NUM_CLUMPS)]
+    return [start + k for start in starts for k in range(size)]
 
 
 def _sizes(dataset: StreamingDataset, files: list[File]) -> tuple[dict[str, list[int]], int, int]:

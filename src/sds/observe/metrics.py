@@ -6,6 +6,7 @@ otherwise, answers GET /metrics, and ends with `close`.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -14,10 +15,13 @@ from typing import Any
 from sds.errors import OptionError
 from sds.stats import STAGES, Stats
 
-__all__ = ["Endpoint", "prometheus", "serve"]
+__all__ = ["COUNTS", "Endpoint", "prometheus", "serve"]
+
+log = logging.getLogger("sds")
 
 _KIND = "text/plain; version=0.0.4; charset=utf-8"
-_COUNTERS = {
+# fields of Stats that only grow, and what they count
+COUNTS = {
     "samples": "Samples handed to the training loop.",
     "batches": "Batches handed to the training loop.",
     "bytes_downloaded": "Bytes of objects that were downloaded.",
@@ -31,6 +35,9 @@ _COUNTERS = {
     "failures": "Rows that could not be made.",
     "stand_ins": "Rows that took the place of failed ones.",
     "dropped": "Rows that transforms dropped.",
+    "range_reads": "Remote files that were read in parts.",
+    "range_fallbacks": "Those of them that were fetched whole after all.",
+    "from_tensors": "Samples that were read from a tensor cache.",
 }
 
 
@@ -41,9 +48,12 @@ def prometheus(stats: Stats, labels: Mapping[str, str] | None = None) -> str:
         stats: what happened so far.
         labels: put on every sample, such as {"rank": "0", "job": "train"}.
     """
+    if labels is not None and not isinstance(labels, Mapping):
+        raise OptionError(f"labels are no table: {labels!r}", hint='such as {"rank": "0"}')
     given = dict(labels or {})
     for name in given:
-        if not name.isidentifier() or not name.isascii() or name.startswith("__"):
+        is_name = isinstance(name, str) and name.isidentifier() and name.isascii()
+        if not is_name or name.startswith("__"):
             hint = "letters, digits and underscores, such as 'rank'"
             raise OptionError(f"label has a name that Prometheus does not take: {name!r}", hint=hint)
     return "".join(f"{line}\n" for line in _lines(stats, given))
@@ -57,7 +67,7 @@ def _lines(stats: Stats, given: dict[str, str]) -> Iterator[str]:
             for own, value in values:
                 yield f"sds_{name}{_labels(given | own)} {float(value)!r}"
 
-    for name, words in _COUNTERS.items():
+    for name, words in COUNTS.items():
         yield from family(f"{name}_total", "counter", words, [({}, getattr(stats, name))])
     wait = [({"stage": stage}, seconds) for stage, seconds in sorted(stats.wait_s.items())]
     busy = [({"stage": stage}, seconds) for stage, seconds in sorted(stats.busy_s.items())]
@@ -88,6 +98,16 @@ def _escaped(value: str) -> str:
     return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
+class _Server(ThreadingHTTPServer):
+    """Says nothing, either: who asks may hang up in the middle of the answer."""
+
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 (the library's)
+        """Into the log."""
+        log.debug("metrics were not sent to %s", client_address, exc_info=True)
+
+
 class Endpoint:
     """A web server for one loader's metrics. A context manager; `close` ends it."""
 
@@ -99,6 +119,13 @@ class Endpoint:
 
             def do_GET(self) -> None:
                 """Sends the numbers as they are now."""
+                self._answer(has_body=True)
+
+            def do_HEAD(self) -> None:
+                """Sends how long they are."""
+                self._answer(has_body=False)
+
+            def _answer(self, *, has_body: bool) -> None:
                 if self.path.partition("?")[0] != "/metrics":
                     self.send_error(404)
                     return
@@ -107,17 +134,17 @@ class Endpoint:
                 self.send_header("Content-Type", _KIND)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
-                self.wfile.write(body)
+                if has_body:
+                    self.wfile.write(body)
 
             def log_message(self, *_: Any) -> None:
                 """Says nothing: a library does not print."""
 
         try:
-            self._server = ThreadingHTTPServer((host, port), Handler)
-        except (OSError, OverflowError) as error:
+            self._server = _Server((host, port), Handler)
+        except (OSError, OverflowError, TypeError) as error:
             hint = "is the port taken? port=0 chooses a free one"
             raise OptionError(f"metrics cannot be served at {host}:{port}: {error}", hint=hint) from error
-        self._server.daemon_threads = True
         self.host = host
         self.port: int = self._server.server_address[1]
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), name="sds-metrics", daemon=True)

@@ -11,29 +11,18 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from sds.errors import OptionError
+from sds.observe.metrics import COUNTS
+from sds.observe.wrapped import Wrapped
 from sds.stats import STAGES, Stats
 
 __all__ = ["flat", "log"]
 
-_COUNTS = (
-    "samples",
-    "batches",
-    "bytes_downloaded",
-    "requests",
-    "retries",
-    "hedges",
-    "hits",
-    "misses",
-    "evictions",
-    "waits",
-    "failures",
-    "stand_ins",
-    "dropped",
-)
-
 
 def flat(stats: Stats, before: Stats | None = None, seconds: float | None = None) -> dict[str, float]:
     """Stats as plain numbers: {"sds/rows_per_s": 812.5, "sds/wait_s/fetch": 0.8, ...}.
+
+    "sds/bottleneck" is the number of a stage, in the order of `sds.stats.STAGES`: 0 fetch, 1 decode, 2 transform,
+    3 collate, 4 device, 5 consumer, 6 loader.
 
     Args:
         stats: what happened so far.
@@ -42,7 +31,7 @@ def flat(stats: Stats, before: Stats | None = None, seconds: float | None = None
     """
     earlier = before or Stats()
     elapsed = stats.wall_s - earlier.wall_s if seconds is None else seconds
-    found = {f"sds/{name}": float(getattr(stats, name)) for name in _COUNTS}
+    found = {f"sds/{name}": float(getattr(stats, name)) for name in COUNTS}
     rows, num_bytes = stats.samples - earlier.samples, stats.bytes_downloaded - earlier.bytes_downloaded
     hits, misses = stats.hits - earlier.hits, stats.misses - earlier.misses
     found["sds/rows_per_s"] = rows / elapsed if elapsed > 0 else 0.0
@@ -59,12 +48,40 @@ def flat(stats: Stats, before: Stats | None = None, seconds: float | None = None
     return found
 
 
-def log(loader: Iterable[Any], callback: Callable[[dict[str, float]], Any], *, every: int = 100) -> Iterator[Any]:
-    """Iterates over a loader; every so many batches, and at the end, the callback gets the numbers.
+class Logged(Wrapped):
+    """A loader whose numbers go to a callback; see `log`."""
+
+    def __init__(self, loader: Iterable[Any], callback: Callable[[dict[str, float]], Any], every: int) -> None:
+        super().__init__(loader)
+        self._callback = callback
+        self._every = every
+
+    def __iter__(self) -> Iterator[Any]:
+        stats = self._batches.stats
+        before, since, number, told = stats(), time.perf_counter(), 0, 0
+        try:
+            for batch in self._batches:
+                number += 1
+                yield batch
+                if number % self._every == 0:
+                    now, at = stats(), time.perf_counter()
+                    told = number
+                    self._callback(flat(now, before, at - since))
+                    before, since = now, at
+        finally:  # also where the loop is left early
+            if number != told:
+                self._callback(flat(stats(), before, time.perf_counter() - since))
+
+
+def log(loader: Iterable[Any], callback: Callable[[dict[str, float]], Any], *, every: int = 100) -> Logged:
+    """A loader that tells its numbers: every so many batches, and when the loop ends or is left, to the callback.
+
+    It has what the loader has (`len`, `stats()`, `state_dict()`), so `progress(log(loader, ...))` shows all of it.
 
     Args:
         loader: a loader of ours; anything with `stats()`.
-        callback: takes a dict of floats. It is called in the training loop's own thread, between two batches.
+        callback: takes a dict of floats, as `flat` makes it. It is called in the training loop's own thread, between
+            two batches.
         every: batches between two calls.
 
     Raises:
@@ -72,24 +89,8 @@ def log(loader: Iterable[Any], callback: Callable[[dict[str, float]], Any], *, e
     """
     if isinstance(every, bool) or not isinstance(every, int) or every < 1:
         raise OptionError(f"every is no number of batches: {every!r}", hint="a whole number from 1 on")
-    stats = getattr(loader, "stats", None)
-    if not callable(stats):
+    if not callable(getattr(loader, "stats", None)):
         raise OptionError(f"loader has no stats(): {type(loader).__name__}", hint="give a loader of sds")
     if not callable(callback):
         raise OptionError(f"callback is no function: {callback!r}", hint="a function that takes a dict, as wandb.log")
-    return _logged(loader, stats, callback, every)
-
-
-def _logged(
-    loader: Iterable[Any], stats: Callable[[], Stats], callback: Callable[[dict[str, float]], Any], every: int
-) -> Iterator[Any]:
-    before, since, number = stats(), time.perf_counter(), 0
-    for batch in loader:
-        yield batch
-        number += 1
-        if number % every == 0:
-            now, at = stats(), time.perf_counter()
-            callback(flat(now, before, at - since))
-            before, since = now, at
-    if number % every:
-        callback(flat(stats(), before, time.perf_counter() - since))
+    return Logged(loader, callback, every)

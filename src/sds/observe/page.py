@@ -27,6 +27,7 @@ __all__ = ["make_page", "report"]
 
 _MAX_ROWS = 100
 _WINDOW = 5  # moments that a rate is taken over
+_BUSY = {"fetch": "waiting for files", "loader": "waiting for the loader"}
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
@@ -46,7 +47,7 @@ def report(
     place = Path(out)
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(page)
+        place.write_text(page, encoding="utf-8")
     except OSError as error:
         hint = "give the path of a file in a folder that you may write to"
         raise OptionError(f"page cannot be written: {place}: {error.strerror or error}", hint=hint) from error
@@ -115,8 +116,8 @@ def _plots(run: Run, prices: Mapping[str, Any]) -> Iterable[str]:
     }
     yield draw_stack("The training loop's time", waits, percent, top=1.0)
     stages = {
-        stage if stage != "fetch" else "waiting for files": _over_time(run, _load(stage))
-        for stage in ("fetch", "decode", "transform", "collate", "device")
+        _BUSY.get(stage, stage): _over_time(run, _load(stage))
+        for stage in ("fetch", "decode", "transform", "collate", "device", "loader")
     }
     busy = {name: points for name, points in stages.items() if any(y > 0.001 for _, y in points)}
     yield draw_lines("How busy each stage was (share of its threads)", busy, percent, top=1.0)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from sds.errors import OptionError
+from sds.urls import SCHEMES
 
 __all__ = ["PRICES", "Price", "Prices", "find_price", "read_prices"]
 
@@ -59,17 +60,21 @@ PRICES: Prices = {
     "http": Price(),
     "https": Price(),
 }
-_SCHEMES = {"s3a": "s3", "gcs": "gs", "azure": "az", "abfs": "az"}
 
 
 def find_price(prices: Prices, store: str, storage_class: str = "standard") -> Price:
     """The price of a bucket (or host) and class."""
-    scheme = store.partition("://")[0].lower()
-    scheme = _SCHEMES.get(scheme, scheme)
-    for name in (store, f"{scheme}:{storage_class}", scheme):
+    scheme, _, bucket = store.partition("://")
+    scheme = _spelled(scheme)
+    for name in (f"{scheme}://{bucket.rstrip('/')}", f"{scheme}:{storage_class.lower()}", scheme):
         if name in prices:
             return prices[name]
     return Price()
+
+
+def _spelled(scheme: str) -> str:
+    """In one way: s3a is s3."""
+    return SCHEMES.get(scheme.lower(), scheme.lower())
 
 
 def read_prices(given: Mapping[str, Any] | str | os.PathLike[str] | None) -> Prices:
@@ -77,7 +82,8 @@ def read_prices(given: Mapping[str, Any] | str | os.PathLike[str] | None) -> Pri
 
     Args:
         given: {"s3": {"transfer_per_gb": 0}, "s3:standard_ia": {...}, "s3://my-bucket": {...}}, a JSON or YAML file of
-            that, or None. A bucket starts from its scheme's prices, and what is not said stays.
+            that, or None. A bucket starts from its scheme's prices, and what is not said stays; sending costs the same
+            for all classes of a scheme, unless a class says otherwise.
 
     Raises:
         OptionError: a name or a value makes no sense.
@@ -90,18 +96,28 @@ def read_prices(given: Mapping[str, Any] | str | os.PathLike[str] | None) -> Pri
     prices = dict(PRICES)
     # schemes first: buckets and classes start from them
     for name in sorted(table, key=lambda each: (":" in str(each), str(each))):
-        prices[name] = _changed(name, find_price(prices, *_parts(name)), table[name])
+        scheme, storage_class, bucket = _parts(name)
+        price = _changed(name, find_price(prices, f"{scheme}://{bucket}", storage_class), table[name])
+        if bucket:
+            prices[f"{scheme}://{bucket}"] = price
+        elif storage_class:
+            prices[f"{scheme}:{storage_class}"] = price
+        else:
+            classes = [each for each in prices if each.startswith(f"{scheme}:") and "://" not in each]
+            prices |= {each: replace(prices[each], transfer_per_gb=price.transfer_per_gb) for each in classes}
+            prices[scheme] = price
     return prices
 
 
-def _parts(name: Any) -> tuple[str, str]:
-    """A store and a class that a name of the table would be found by."""
+def _parts(name: Any) -> tuple[str, str, str]:
+    """The scheme, and the storage class or the bucket, if a name of the table has one."""
     scheme, colon, rest = str(name).partition(":")
-    known = {each.partition(":")[0] for each in PRICES} | set(_SCHEMES)
-    if not isinstance(name, str) or scheme not in known or (colon and not rest.strip("/")):
+    known = set(SCHEMES) - {"file"}
+    if not isinstance(name, str) or scheme.lower() not in known or (colon and not rest.strip("/")):
         hint = "'s3', 's3:standard_ia' (a storage class) or 's3://my-bucket'; schemes: " + ", ".join(sorted(known))
         raise OptionError(f"price of something unknown: {name!r}", hint=hint)
-    return (name, "standard") if rest.startswith("//") else (f"{scheme}://", rest or "standard")
+    is_bucket = rest.startswith("//")
+    return _spelled(scheme), "" if is_bucket else rest.lower(), rest.strip("/") if is_bucket else ""
 
 
 def _changed(name: str, price: Price, said: Any) -> Price:
@@ -118,7 +134,7 @@ def _changed(name: str, price: Price, said: Any) -> Price:
 
 def _read(path: Path) -> Any:
     try:
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise OptionError(f"prices cannot be read: {path}: {error}", hint="a JSON or YAML file") from error
     try:

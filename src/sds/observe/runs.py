@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from glob import escape
 from pathlib import Path
 
 import msgspec
@@ -74,5 +75,5 @@ def read_runs(path: str | os.PathLike[str]) -> list[Run]:
             hint = "files end with .jsonl: loader.record('runs/today.jsonl')"
             raise SourceNotFound(f"folder has no record of a run: {place}", hint=hint)
     else:
-        files = [place, *sorted(place.parent.glob(f"{place.stem}.rank*{place.suffix}"))]
+        files = [place, *sorted(place.parent.glob(f"{escape(place.stem)}.rank*{escape(place.suffix)}"))]
     return sorted((read_run(file) for file in files), key=lambda run: run.beginning.rank)

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from sds.events import STAGES, Event, Recorder, Stats, Tally
-from sds.stats import Slow, Traffic, merged_stats
+from sds.stats import Slow, Traffic, format_rate, merged_stats
 
 
 class Listener:
@@ -22,6 +22,7 @@ def test_nothing_happened_yet():
     assert (stats.rows_per_s, stats.bytes_per_s, stats.hit_rate) == (0.0, 0.0, 0.0)
     assert stats.time_to_first_batch is None
     assert stats.bottleneck == "consumer"
+    assert "bottleneck: consumer (nothing was handed out yet)" in str(stats), "nobody knows what takes the time"
 
 
 def test_counts_add_up():
@@ -131,6 +132,9 @@ def test_stats_are_frozen_and_stay_as_they_were():
         ({"consumer": 5.0, "fetch": 2.0}, {"decode": 3.0}, "decode"),
         ({"consumer": 5.0}, {"decode": 1.0, "transform": 3.0, "collate": 2.0}, "transform"),
         ({"consumer": 5.0}, {"collate": 2.0, "device": 3.0}, "device"),
+        ({"consumer": 5.0, "loader": 4.0}, {"device": 3.0}, "loader"),  # a prefetcher around a loader without stats
+        ({"consumer": 5.0, "loader": 2.0}, {"device": 3.0}, "device"),
+        ({"consumer": 0.5, "loader": 9.0}, {}, "consumer"),
         ({"fetch": 6.0}, {"decode": 3.0}, "fetch"),  # bare iteration: the caller does the work itself
         ({}, {"decode": 9.0}, "decode"),
         ({"fetch": 0.3}, {"decode": 0.3}, "consumer"),
@@ -152,8 +156,10 @@ def test_the_bottleneck_and_its_knob(wait_s, busy_s, bottleneck):
         ({"num_threads": 1}, {"fetch": 1.0}, {"decode": 6.0, "collate": 4.0}, "decode", "raise num_threads (now 1)"),
         # a worker does one after the other, so its sums compare as they are
         ({"num_workers": 3}, {"fetch": 1.0}, {"decode": 6.0, "collate": 4.0}, "decode", "raise num_workers (now 3)"),
-        ({"num_workers": 2}, {"fetch": 9.0}, {"decode": 6.0}, "fetch", "num_downloading_workers"),
+        ({"num_workers": 2}, {"fetch": 9.0}, {"decode": 6.0}, "fetch", "raise prefetch"),
         ({"num_workers": 2}, {"fetch": 9.0, "room": 8.0}, {"decode": 6.0}, "fetch", "raise cache_limit"),
+        # all four wait for the same room
+        ({"num_threads": 4}, {"fetch": 36.0, "room": 8.0}, {"decode": 6.0}, "fetch", "raise cache_limit"),
         ({"num_workers": 8}, {}, {"transform": 8.0, "device": 2.0}, "device", "pin_memory"),
         ({"num_threads": 4}, {}, {"transform": 8.0}, "transform", "use num_workers > 0 for Python-heavy"),
     ],
@@ -243,3 +249,80 @@ def test_stats_read_well():
         "waited: consumer 0.10 s",
         "bottleneck: consumer (none here: the training step is what takes the time)",
     ]
+
+
+WAITING = {"samples": 100, "wall_s": 10.0, "num_threads": 2, "wait_s": {"consumer": 9.0, "fetch": 18.0}}
+TWO = {"num_connections": 2, "prefetch": 8, "downloading_s": 9.0}
+
+
+@pytest.mark.parametrize(
+    ("facts", "knob"),
+    [
+        ({**TWO, "busy_s": {"download": 17.0}}, "raise num_downloading_workers (now 2): every connection is busy"),
+        # busy connections come first: a larger cache would not make the first epoch faster
+        ({**TWO, "busy_s": {"download": 17.0}, "evictions": 3}, "raise num_downloading_workers (now 2)"),
+        ({**TWO, "busy_s": {"download": 5.0}}, "raise prefetch (now 8): files are asked for too late"),
+        ({**TWO, "busy_s": {"download": 5.0}, "evictions": 3}, "raise cache_limit: 3 files had to go"),
+        # four ranks of a node share its connections
+        ({**TWO, "busy_s": {"download": 5.0}, "num_sharing": 4}, "raise num_downloading_workers (now 2)"),
+        ({}, "raise prefetch: "),  # a record of an earlier release
+    ],
+)
+def test_slow_downloads_have_one_knob_with_its_value(facts, knob):
+    stats = Stats(**WAITING, **facts)
+    assert stats.bottleneck == "fetch"
+    assert stats.knob.startswith(knob)
+    named = ("num_downloading_workers", "prefetch", "cache_limit")
+    assert sum(name in stats.knob for name in named) == 1
+
+
+def test_what_is_read_as_tensors_has_no_resolution():
+    busy = {"wall_s": 10.0, "num_threads": 2, "wait_s": {"consumer": 9.0}, "busy_s": {"decode": 18.0}, "samples": 100}
+    assert Stats(**busy).knob == "raise num_threads (now 2), or ask for a smaller resolution"
+    tensors = Stats(**busy, from_tensors=100)
+    assert tensors.knob == "raise num_threads (now 2)"
+    assert "tensors: 100 samples were read as tensors, not made of files" in str(tensors).splitlines()
+
+
+@pytest.mark.parametrize(
+    ("rate", "text"), [(0.0, "0"), (395.4, "395"), (10.2, "10"), (1.973, "2.0"), (9.96, "10.0"), (0.0213, "0.021")]
+)
+def test_slow_rates_have_decimals(rate, text):
+    assert format_rate(rate) == text
+
+
+def test_the_first_line_of_a_slow_run_has_a_decimal():
+    assert str(Stats(samples=150, wall_s=110.0)).startswith("samples: 150 in 110.00 s (1.4/s), ")
+
+
+def test_a_copy_of_the_sums_tells_what_came_later():
+    tally = Tally()
+
+    def work(url):
+        tally.count("hits", 2)
+        tally.add_wait("fetch", 1.5)
+        tally.add_depth("files", 4 if url == "old" else 8)
+        tally.add_traffic("s3://a", 1, 10)
+        tally.add_download(url, 100.0 if url == "old" else 200.0, 3.0, 10)
+
+    work("old")
+    tally.add_traffic("s3://old", 1, 1)
+    before = tally.copied()
+    nothing = tally.stats(before)
+    assert (nothing.hits, nothing.wait_s, nothing.traffic, nothing.slowest, nothing.queue_depths) == (0, {}, (), (), {})
+    assert nothing.downloading_s == 0.0
+    work("new")
+    later, whole = tally.stats(before), tally.stats()
+    assert (later.hits, later.wait_s, later.busy_s) == (2, {"fetch": 1.5}, {"download": 3.0})
+    assert later.traffic == (Traffic("s3://a", "standard", 1, 10),)
+    assert (later.slowest, later.queue_depths) == ((Slow(3.0, "new", 10),), {"files": 8.0})
+    assert later.downloading_s == 100.0  # from the end of what was known
+    assert (whole.hits, whole.downloading_s, whole.queue_depths) == (4, 103.0, {"files": 6.0})
+
+
+def test_the_time_of_downloads_comes_home_from_workers():
+    here, there = Tally(), Tally()
+    here.add_download("a", 10.0, 2.0, 1)
+    there.add_download("b", 9.0, 1.0, 1)
+    here.merge(there.drain())
+    assert (here.stats().busy_s["download"], here.stats().downloading_s) == (3.0, 3.0)

@@ -61,3 +61,8 @@ def test_jitter_lies_between():
     drawn = [seeds.jitter(0.5, 1.5) for _ in range(100)]
     assert all(0.5 <= wait < 1.5 for wait in drawn)
     assert len(set(drawn)) > 90
+
+
+@pytest.mark.parametrize("part", ["", "a", "it's", 'a "b"', "ü", "\n", "\udcff", np.str_("a")])
+def test_many_keys_below_one_path_are_those_of_the_whole_paths(part):
+    assert seeds.derive_keys(7, "sample", 3)(part) == seeds.derive_key(7, "sample", 3, part)

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from sds.errors import OptionError
-from sds.units import format_bytes, parse_bytes, parse_seconds
+from sds.units import counted, format_bytes, parse_bytes, parse_seconds
 
 
 @pytest.mark.parametrize(
@@ -99,3 +99,7 @@ def test_what_is_no_duration_is_an_option_error(given: object) -> None:
     with pytest.raises(OptionError, match="cache_ttl") as caught:
         parse_seconds(given, option="cache_ttl")  # type: ignore[arg-type]
     assert "7d" in str(caught.value)
+
+
+def test_numbers_with_their_nouns() -> None:
+    assert [counted(number, "row") for number in (0, 1, 2, 30_000)] == ["0 rows", "1 row", "2 rows", "30,000 rows"]

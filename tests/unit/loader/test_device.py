@@ -466,6 +466,42 @@ class TestStops:
         monkeypatch.setattr("sds.loader.device._PATIENCE_S", 10)
         assert len(list(prefetcher)) == 1
 
+    def test_reach_a_prefetcher_inside_that_has_not_begun(self, monkeypatch: pytest.MonkeyPatch):
+        """Between its `iter()` and its first batch nobody waits there yet; the wish is not forgotten."""
+        loader = Numbers(stall_at=0)
+        inner = sds.DevicePrefetcher(loader)
+        is_reached, may_begin = threading.Event(), threading.Event()
+        begin = sds.DevicePrefetcher._begin
+
+        def begin_late(self: sds.DevicePrefetcher, source: Any) -> Any:
+            if self is inner:
+                is_reached.set()
+                may_begin.wait(30)
+            return begin(self, source)
+
+        monkeypatch.setattr(sds.DevicePrefetcher, "_begin", begin_late)
+        outer = sds.DevicePrefetcher(inner)
+        batches = iter(outer)
+        errors: list[BaseException] = []
+
+        def take() -> None:
+            try:
+                next(batches)
+            except sds.SdsError as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=take)
+        thread.start()
+        assert is_reached.wait(30)
+        outer.cancel()
+        may_begin.set()
+        thread.join(30)
+        assert "cancelled by another thread" in str(errors[0])
+        wait_for(lambda: len(our_threads()) <= 1)  # the outer one has ended, though its loader never gave anything
+        loader.stall_at = None
+        wait_for(lambda: not our_threads())
+        assert values(outer) == list(range(10))
+
     def test_by_another_thread_than_the_one_that_waits_are_refused(self):
         loader = Numbers(stall_at=1)
         prefetcher = sds.DevicePrefetcher(loader)
@@ -776,53 +812,3 @@ class TestState:
         for _ in prefetcher:
             with pytest.raises(StateError, match="not now"):
                 prefetcher.state_dict()
-
-
-class TestStats:
-    def test_are_the_loaders_with_copies_and_waits_of_the_caller(self, make):
-        def slow(sample: dict[str, Any]) -> dict[str, Any]:
-            return {**sample, "x": torch.zeros(1000)}
-
-        loader = sds.StreamingDataLoader(make(transforms=[slow]), 4)
-        prefetcher = sds.DevicePrefetcher(loader, SimulatedDevice())
-        assert prefetcher.stats() == loader.stats()
-        for _ in prefetcher:
-            time.sleep(0.01)
-        stats = prefetcher.stats()
-        assert stats.samples == 40 and stats.batches == 10
-        assert 0 < stats.busy_s["device"] < stats.wall_s
-        assert stats.busy_s["consumer"] >= 0.1
-        assert stats.wait_s["startup"] <= stats.wait_s["consumer"] < stats.wall_s
-        assert stats.queue_depths["device"] > 0
-        assert "device" in str(stats)
-
-    @pytest.mark.parametrize("stage", ["transform", "device", "consumer"])
-    def test_name_the_bottleneck(self, make, stage: str):
-        class SlowToCopy(SimulatedDevice):
-            def copy(self, source: torch.Tensor, stream: object) -> torch.Tensor:
-                time.sleep(0.02 * (stage == "device"))
-                return super().copy(source, stream)
-
-        def work(sample: dict[str, Any]) -> dict[str, Any]:
-            time.sleep(0.02 * (stage == "transform"))
-            return {"x": torch.zeros(3)}
-
-        loader = sds.StreamingDataLoader(make(transforms=[work]), 4, num_threads=2)
-        prefetcher = sds.DevicePrefetcher(loader, SlowToCopy())
-        for _ in prefetcher:
-            time.sleep(0.05 * (stage == "consumer"))
-        assert prefetcher.stats().bottleneck == stage
-
-    def test_of_any_loader(self):
-        prefetcher = sds.DevicePrefetcher(Numbers(), SimulatedDevice())
-        values(prefetcher)
-        assert prefetcher.stats().batches == 10 and prefetcher.stats().busy_s["device"] > 0
-
-    def test_and_traces_have_the_copies(self, make, tmp_path):
-        prefetcher = sds.DevicePrefetcher(sds.StreamingDataLoader(make(transforms=[texts.draw]), 4), SimulatedDevice())
-        prefetcher.trace(tmp_path / "trace.json")
-        list(prefetcher)
-        prefetcher.close()
-        assert '"name":"device"' in (tmp_path / "trace.json").read_text()
-        with pytest.raises(OptionError, match="the loader has no trace"):
-            sds.DevicePrefetcher(Numbers()).trace(tmp_path / "trace.json")

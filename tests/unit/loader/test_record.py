@@ -48,6 +48,23 @@ def test_a_thousand_failures_are_enough(tmp_path):
     assert len(read_run(tmp_path / "run.jsonl").failures) == 1000
 
 
+def test_text_that_is_no_unicode_is_spelled_out(tmp_path):
+    """A file's name need not be any, and an error may tell it."""
+    failed = [Failure("caf\udce9", 1, None, "fetch", "no file caf\udce9.jpg, ä")]
+    record = Record(tmp_path / "run.jsonl", Stats, lambda: failed, every_s=1000)
+    record.close()
+    (found,) = read_run(tmp_path / "run.jsonl").failures
+    assert (found.key, found.reason) == ("caf\\udce9", "no file caf\\udce9.jpg, ä")
+
+
+def test_lines_lie_farther_apart_the_longer_a_run_takes(tmp_path):
+    record = Record(tmp_path / "run.jsonl", Stats, list, every_s=2)
+    assert record.pause_s == 2
+    record._begun -= 86_400
+    assert 86 < record.pause_s < 90
+    record.close()
+
+
 @pytest.mark.parametrize("every_s", [0, -1, True, "1", float("nan"), float("inf")])
 def test_an_impossible_interval_is_told_before_a_file_is_made(tmp_path, every_s):
     with pytest.raises(OptionError, match="every_s"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 import sds
 import texts
 from sds.dataset import slots as module
@@ -44,6 +46,16 @@ def test_files_are_asked_for_ahead_of_their_step(make, monkeypatch):
     next(stream)
     assert len(asked) >= 11
     stream.close()
+
+
+@pytest.mark.parametrize(("batch_size", "num_threads", "size"), [(32, 2, 4), (20, 2, 2), (4, 2, 1), (40, 16, 1)])
+def test_slots_are_handed_to_threads_a_few_at_a_time_if_there_are_many(make, batch_size, num_threads, size):
+    step = next(jobs_of(make(), range(1), batch_size=batch_size))
+    parts = step.parts(num_threads)
+    assert [k for part in parts for k in part] == list(range(batch_size))
+    assert {len(part) for part in parts} == {size}
+    assert len(parts) >= min(batch_size, 4 * num_threads), "so that all threads have something to do until the end"
+    step.release()
 
 
 def test_a_step_of_which_nothing_is_left_gets_one_stand_in(make):

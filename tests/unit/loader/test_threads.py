@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import socket
 import threading
@@ -249,3 +250,59 @@ class TestLeases:
         dataset = remote(cache_limit=4 * 14, timeout=5)
         for i in range(24):
             assert os.path.exists(dataset[i]["url"])
+
+
+class Stuck:
+    """Does not return from one call, until it is let go."""
+
+    def __init__(self):
+        self.number = 0  # of the call, from 0 on
+        self.num_calls = itertools.count()
+        self.is_reached, self.is_over = threading.Event(), threading.Event()
+
+    def __call__(self, value):
+        if next(self.num_calls) == self.number:
+            self.is_reached.set()
+            assert self.is_over.wait(60)
+        return value
+
+
+class TestATransformThatDoesNotReturn:
+    """It cannot be ended. Nobody waits for it, and when it is over, nothing is left."""
+
+    @pytest.fixture
+    def stuck(self, monkeypatch: pytest.MonkeyPatch):
+        monkeypatch.setattr("sds.loader.threads._SOON_S", 0.05)
+        stuck = Stuck()
+        yield stuck
+        stuck.is_over.set()
+        deadline = time.monotonic() + 10
+        while our_threads():
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+
+    @pytest.mark.parametrize("stage", ["transform", "collate"])
+    def test_keeps_no_close_waiting_and_the_loader_goes_on(self, make, stuck, stage):
+        if stage == "transform":
+            stuck.number = 4
+            loader = sds.StreamingDataLoader(make(transforms=[stuck]), 4, num_threads=1)
+        else:
+            stuck.number = 1
+            loader = sds.StreamingDataLoader(make(), 4, collate_fn=lambda samples: stuck(sds.loader.collate(samples)))
+        next(iter(loader))
+        assert stuck.is_reached.wait(30)
+        loader.close()
+        assert our_threads(), "it runs"
+        assert texts.keys(loader) == ALL
+
+    def test_keeps_no_error_of_another_waiting(self, make, stuck):
+        def work(sample):
+            if sample["__sample_key__"] == ALL[1]:
+                return stuck(sample)
+            assert stuck.is_reached.wait(30)
+            raise ZeroDivisionError
+
+        loader = sds.StreamingDataLoader(make(transforms=[work], on_error="raise"), 4, num_threads=2)
+        with pytest.raises(TransformError, match="ZeroDivisionError"):
+            list(loader)
+        assert our_threads(), "the other one runs"

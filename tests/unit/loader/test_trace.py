@@ -1,4 +1,5 @@
 import json
+import os
 import threading
 import time
 from pathlib import Path
@@ -48,8 +49,8 @@ def test_downloads_overlap_so_they_are_pairs(tmp_path):
     for number in range(2):
         trace.emit(Event("fetch", 1.0, 2.0, f"u{number}", 5, "download"))
     trace.close()
-    pairs = [(each["ph"], each["id"], each["ts"]) for each in read(trace.path) if each["ph"] in "be"]
-    assert pairs == [("b", 1, 1e6), ("e", 1, 3e6), ("b", 2, 1e6), ("e", 2, 3e6)]
+    pairs = [(each["ph"], each["id2"]["local"], each["ts"]) for each in read(trace.path) if each["ph"] in "be"]
+    assert pairs == [("b", "0x1", 1e6), ("e", "0x1", 3e6), ("b", "0x2", 1e6), ("e", "0x2", 3e6)]
 
 
 def test_many_slices_are_written_before_the_end_and_none_after_it(tmp_path):
@@ -102,3 +103,30 @@ def test_ranks_have_files_of_their_own(tmp_path):
         place_of(5, 0)
     with pytest.raises(OptionError, match="names no file"):
         place_of("", 1)
+
+
+def test_text_that_is_no_unicode_is_spelled_out(tmp_path):
+    trace = Trace(tmp_path / "trace.json")
+    for subject in ("caf\udce9", "café"):
+        trace.emit(Event("decode", 1.0, 1.0, subject))
+    trace.close()
+    assert [each["args"]["subject"] for each in read(trace.path) if each["ph"] == "X"] == ["caf\\udce9", "café"]
+
+
+def test_what_nobody_closed_is_complete_when_nobody_has_it(tmp_path):
+    trace = Trace(tmp_path / "trace.json")
+    trace.emit(Event("decode", 1.0, 1.0))
+    del trace
+    assert sum(each["ph"] == "X" for each in read(tmp_path / "trace.json")) == 1
+
+
+def test_a_forked_child_leaves_it_to_its_parent(tmp_path):
+    trace = Trace(tmp_path / "trace.json")
+    trace.emit(Event("decode", 1.0, 1.0))
+    pid = os.fork()
+    if not pid:
+        del trace  # as it ends
+        os._exit(0)
+    os.waitpid(pid, 0)
+    trace.close()
+    assert sum(each["ph"] == "X" for each in read(trace.path)) == 1

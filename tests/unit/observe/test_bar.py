@@ -45,6 +45,13 @@ def test_on_a_terminal_it_moves_and_shows_the_note():
     assert "loss [0.5]" in stream.getvalue()
 
 
+@pytest.mark.parametrize("label", ["[/x] run", "run [red]", "epoch [1/3]"])
+def test_a_label_is_shown_as_it_is(label):
+    stream = Terminal()
+    assert list(ProgressBar([1, 2], label, stream=stream)) == [1, 2]
+    assert label in stream.getvalue()
+
+
 def test_breaking_off_restores_the_terminal():
     stream = Terminal()
     items = iter(ProgressBar(range(3), stream=stream))

@@ -1,11 +1,18 @@
 import json
+from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
+import sds
+from sds.cli.cost import command
 from sds.errors import OptionError
 from sds.events import Stats
-from sds.observe import PRICES, Price, cost, read_prices
+from sds.loader.record import Record
+from sds.loader.trace import place_of
+from sds.observe import PRICES, Price, cost, estimate, read_prices, read_run
 from sds.observe.costs import dollars
+from sds.observe.estimates import _spread
 from sds.observe.prices import find_price
 from sds.stats import Traffic
 
@@ -90,3 +97,96 @@ def test_a_file_that_is_no_table(tmp_path):
 )
 def test_dollars_read_well(amount, text):
     assert dollars(amount) == text
+
+
+def test_sending_costs_the_same_for_all_classes_unless_one_says_otherwise():
+    prices = read_prices({"s3": {"transfer_per_gb": 0}, "s3:glacier_ir": {"transfer_per_gb": 0.5}})
+    assert find_price(prices, "s3://a", "standard_ia") == replace(PRICES["s3:standard_ia"], transfer_per_gb=0.0)
+    assert find_price(prices, "s3://a", "glacier_ir").transfer_per_gb == 0.5
+    assert find_price(prices, "gs://a", "nearline") == PRICES["gs:nearline"]
+
+
+@pytest.mark.parametrize(
+    ("name", "store", "storage_class"),
+    [
+        ("s3:STANDARD_IA", "s3://a", "standard_ia"),
+        ("s3:standard_ia", "s3://a", "STANDARD_IA"),
+        ("s3://a/", "s3://a", "standard"),
+        ("s3a", "s3://a", "standard"),
+        ("S3", "s3a://a", "standard"),
+        ("gcs://a", "gs://a", "standard"),
+        ("gs://a", "gcs://a", "nearline"),
+        ("azure", "abfs://a", "standard"),
+    ],
+)
+def test_a_price_is_found_however_it_is_spelled(name, store, storage_class):
+    assert find_price(read_prices({name: {"per_1000_requests": 5}}), store, storage_class).per_1000_requests == 5
+
+
+@pytest.mark.parametrize("num_rows", [1, 1999, 2000, 2001, 5000, 10**9])
+def test_rows_that_are_looked_at_come_in_clumps_from_all_over(num_rows):
+    """A lazy index reads the chunks that they lie in."""
+    found = _spread(num_rows)
+    assert found == sorted(set(found)) and found[0] == 0 and found[-1] == num_rows - 1
+    assert len(found) == min(num_rows, 2000)
+    assert sum(after - before > 1 for before, after in pairwise(found)) < 50
+
+
+def test_only_a_dataset_can_be_estimated(make):
+    for other in (sds.interleave([make(), make()]), "s3://bucket", None):
+        with pytest.raises(OptionError, match="cannot be estimated") as caught:
+            estimate(other)
+        assert "each of its datasets" in caught.value.hint
+
+
+def test_what_ranks_paid_for_one_bucket_is_one_line(tmp_path, capsys):
+    for rank in range(3):
+        traffic = (Traffic("s3://a", "standard", 1000, 10), Traffic(f"s3://{rank}", "standard", 1000, 0))
+        record = Record(place_of(tmp_path / "run.jsonl", rank), lambda: Stats(traffic=traffic), list, rank=rank)  # noqa: B023
+        record.close()
+    command(run=str(tmp_path / "run.jsonl"), as_json=True)
+    found = json.loads(capsys.readouterr().out)
+    assert {line["store"]: line["requests"] for line in found["stores"]} == {
+        "s3://a": 3000,
+        "s3://0": 1000,
+        "s3://1": 1000,
+        "s3://2": 1000,
+    }
+
+
+def test_a_loader_has_its_cost():
+    class Loader:
+        def stats(self):
+            return STATS
+
+    assert cost(Loader()) == cost(STATS)
+
+
+def test_a_run_that_was_read_has_its_cost(tmp_path):
+    record = Record(tmp_path / "run.jsonl", lambda: STATS, list)
+    record.close()
+    assert cost(read_run(tmp_path / "run.jsonl")) == cost(STATS)
+
+
+@pytest.mark.parametrize("given", [None, 3, "run.jsonl", {"traffic": ()}, [STATS]])
+def test_what_has_no_stats_has_no_cost(given):
+    with pytest.raises(OptionError, match="stats are none") as caught:
+        cost(given)
+    assert "loader.stats()" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("option", "given"),
+    [
+        ("--epochs", {"epochs": 3}),
+        ("--download", {"download": ["txt"]}),
+        ("--cache-limit", {"cache_limit": "1gb"}),
+        ("--query", {"query": "select 1"}),
+        ("--id-column", {"id_column": "id"}),
+        ("--storage", {"storage": ["region=x"]}),
+    ],
+)
+def test_a_recorded_run_takes_no_options_of_an_estimate(tmp_path, option, given):
+    Record(tmp_path / "run.jsonl", lambda: STATS, list).close()
+    with pytest.raises(OptionError, match=f"{option} is for an estimate"):
+        command(run=str(tmp_path / "run.jsonl"), **given)

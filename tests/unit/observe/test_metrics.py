@@ -6,6 +6,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from sds.errors import OptionError
 from sds.events import STAGES, Stats
 from sds.observe import prometheus
+from sds.observe.metrics import COUNTS
 from sds.stats import Traffic
 
 STATS = Stats(
@@ -62,10 +63,22 @@ def test_labels_are_on_every_sample():
     assert all(labels["rank"] == "3" and labels["job"] == 'a "b"' for labels in every)
 
 
-@pytest.mark.parametrize("name", ["0a", "a-b", "", "__name__", "ä"])
+@pytest.mark.parametrize("name", ["0a", "a-b", "", "__name__", "ä", 1])
 def test_labels_that_prometheus_does_not_take_are_told(name):
     with pytest.raises(OptionError, match="label"):
         prometheus(STATS, {name: "x"})
+
+
+def test_labels_that_are_no_table_are_told():
+    with pytest.raises(OptionError, match="labels are no table"):
+        prometheus(STATS, ["rank"])
+
+
+def test_every_count_of_stats_is_served():
+    """One that is new is, too."""
+    others = {"num_workers", "num_threads", "num_connections", "num_sharing", "prefetch"}
+    counts = {name for name, kind in Stats.__annotations__.items() if kind == "int"} - others
+    assert set(COUNTS) == counts
 
 
 def test_nothing_yet_is_readable_too():

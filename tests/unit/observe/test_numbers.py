@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 
 from sds.errors import OptionError
@@ -60,3 +62,45 @@ def test_a_callback_hears_every_so_many_batches_and_the_end():
 def test_impossible_values_are_told_at_once(loader, callback, every, words):
     with pytest.raises(OptionError, match=words):
         log(loader, callback, every=every)
+
+
+@pytest.mark.parametrize("number", [1, 3, 4])
+def test_a_loop_that_is_left_early_is_told_too(number):
+    heard = []
+    for batch in log(Loader(9), heard.append, every=3):
+        if batch == number:
+            break
+    assert [each["sds/batches"] for each in heard] == ([3.0, 4.0] if number == 4 else [number])
+
+
+def test_a_loop_that_fails_is_told_too():
+    heard = []
+
+    def train():
+        for batch in log(Loader(9), heard.append, every=100):
+            if batch == 5:
+                raise RuntimeError("out of memory")
+
+    with pytest.raises(RuntimeError, match="out of memory"):
+        train()
+    assert [each["sds/batches"] for each in heard] == [5.0]
+
+
+def test_a_callback_that_fails_is_called_once():
+    heard = []
+
+    def fail(numbers):
+        heard.append(numbers)
+        raise ValueError("no network")
+
+    with pytest.raises(ValueError, match="no network"):
+        list(log(Loader(9), fail, every=3))
+    assert len(heard) == 1
+
+
+def test_the_guide_has_the_numbers_of_the_stages():
+    page = Path(__file__).parents[3] / "docs" / "guide" / "observe.md"
+    words = ", ".join(f"{number} `{stage}`" for number, stage in enumerate(STAGES))
+    assert words in page.read_text()
+    words = ", ".join(f"{number} {stage}" for number, stage in enumerate(STAGES))
+    assert words in " ".join(flat.__doc__.split())

@@ -104,6 +104,9 @@ def test_ranks_are_found_beside_the_first_and_in_a_folder(tmp_path):
     write(tmp_path / "run.jsonl")
     assert [run.beginning.rank for run in read_runs(tmp_path / "run.jsonl")] == [0, 1]
     assert [run.beginning.rank for run in read_runs(tmp_path)] == [0, 1]
+    write(tmp_path / "run[1].rank1.jsonl", rank=1)
+    write(tmp_path / "run[1].jsonl")
+    assert [run.beginning.rank for run in read_runs(tmp_path / "run[1].jsonl")] == [0, 1]
 
 
 def test_the_page_is_whole_and_asks_nobody_for_anything(tmp_path):
