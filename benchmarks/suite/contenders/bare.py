@@ -1,0 +1,157 @@
+"""The physical limits: gets, decodes, both, memcpy and disk reads, in bare loops."""
+
+import os
+import queue
+import subprocess
+import sys
+import threading
+import time
+
+from timing import SIZE, decode, given, lines, tell
+
+NUM_GETS = 64  # at once
+
+
+def spread(names, num_threads, work):
+    """Calls work(name) for all names, in threads; returns when all are done."""
+    waiting = queue.SimpleQueue()
+    for name in names:
+        waiting.put(name)
+    for _ in range(num_threads):
+        waiting.put(None)
+
+    def run():
+        while (name := waiting.get()) is not None:
+            work(name)
+
+    threading.excepthook = lambda given: (sys.excepthook(*given[:3]), os._exit(1))
+    threads = [threading.Thread(target=run) for _ in range(num_threads)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def getter(args):
+    """name -> bytes, from the store."""
+    import obstore
+    from obstore.store import S3Store
+
+    store = S3Store(
+        args["bucket"],
+        endpoint=args["endpoint"],
+        access_key_id="any",
+        secret_access_key="any",
+        region="us-east-1",
+        client_options={"allow_http": True},
+    )
+    return lambda name: obstore.get(store, name).buffer()
+
+
+def keys(args):
+    start = len(f"s3://{args['bucket']}/")
+    return [name[start:] for name in lines(args["list"])]
+
+
+def gets(args):
+    """Bodies that nobody keeps."""
+    names, get = keys(args), getter(args)
+    begun = time.perf_counter()
+    spread(names, NUM_GETS, get)
+    rate = len(names) / (time.perf_counter() - begun)
+    return {"images": len(names), "steady": rate, "with_start": rate}
+
+
+def collated(names, batch, num_threads, read, feed=None):
+    """Decodes into batches, in threads: what a loader hands out, without a loader."""
+    import torch
+
+    torch.set_num_threads(1)
+    num = len(names)
+    batches = [torch.empty(batch, 3, SIZE, SIZE, dtype=torch.uint8) for _ in range(4)]
+    times = []
+
+    def work(k):
+        image = decode(read(names[k] if feed is None else feed()))
+        batches[k // batch % len(batches)][k % batch] = image
+        times.append(time.perf_counter())
+
+    begun = time.perf_counter()
+    spread(range(num), num_threads, work)
+    times.sort()
+    at = num // 10
+    return {
+        "images": num,
+        "steady": (num - 1 - at) / (times[-1] - times[at]),
+        "with_start": num / (times[-1] - begun),
+        "first_batch_s": times[min(batch, num) - 1] - begun,
+    }
+
+
+def read_file(path):
+    with open(path, "rb", buffering=0) as file:
+        return file.readall()
+
+
+def decodes(args):
+    """Files of this disk, decoded in a thread for each core."""
+    return collated(lines(args["list"]), args["batch"], len(os.sched_getaffinity(0)), read_file)
+
+
+def both(args):
+    """One process gets and writes files, another one reads and decodes them: the work of sds without sds."""
+    import json
+
+    os.makedirs(args["dst"], exist_ok=True)
+    command = [sys.executable, __file__, json.dumps({**args, "kind": "write"})]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
+        names, lock = keys(args), threading.Lock()
+        assert writer.stdout is not None and writer.stdout.readline() == "ready\n"
+
+        def feed():
+            with lock:
+                return writer.stdout.readline().rstrip("\n")
+
+        return collated(names, args["batch"], len(os.sched_getaffinity(0)), read_file, feed)
+
+
+def write(args):
+    """Gets what it is told to, puts it into files, and says so."""
+    names, get = keys(args), getter(args)
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+
+    def work(name):
+        data, path = get(name), os.path.join(args["dst"], name.replace("/", "-"))
+        descriptor = os.open(path + ".part", os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        os.write(descriptor, data)
+        os.close(descriptor)
+        os.rename(path + ".part", path)
+        os.write(1, f"{path}\n".encode())
+
+    spread(names, NUM_GETS, work)
+    os._exit(0)
+
+
+def reads(args):
+    """Files of this disk, read and nothing else."""
+    names = lines(args["list"])
+    begun = time.perf_counter()
+    num_bytes = sum(len(read_file(name)) for name in names)
+    took = time.perf_counter() - begun
+    return {
+        "images": len(names),
+        "steady": len(names) / took,
+        "with_start": len(names) / took,
+        "bytes_per_s": num_bytes / took,
+    }
+
+
+KINDS = {"gets": gets, "decodes": decodes, "both": both, "write": write, "reads": reads}
+
+if __name__ == "__main__":
+    args = given()
+    if args["kind"] in ("decodes", "both"):
+        import simplejpeg  # noqa: F401
+        import torch  # noqa: F401
+    tell(**KINDS[args["kind"]](args))
