@@ -6,12 +6,12 @@ READY := $(VENV)/.ready
 DEMO := $(VENV)/.demo
 AZURITE := $(VENV)/.azurite
 
-.PHONY: demo test setup azurite lint unit integration docs-test ray-test bigquery soak bench-media bench-tensors fuzz fuzz-media reference clean
+.PHONY: demo test setup azurite lint unit joined integration docs docs-test ray-test lance-test bigquery soak bench bench-quick bench-media bench-tensors fuzz fuzz-media reference clean
 
 demo: $(DEMO)
 	$(BIN)/sds demo
 
-test: lint unit integration docs-test
+test: lint unit joined integration docs-test
 
 setup: $(READY)
 
@@ -48,21 +48,37 @@ lint: $(READY)
 # stays in the output, to be looked into.
 AGAIN = -q --last-failed --last-failed-no-failures none
 
+# rooms that join others, and properties over many examples; the rest of tests/unit takes less than a minute
+JOINED = tests/unit/dataset tests/unit/loader tests/unit/cli tests/properties
+
 unit: $(READY)
-	$(BIN)/python -m pytest tests/unit tests/properties -n 2 -q || $(BIN)/python -m pytest tests/unit tests/properties $(AGAIN)
+	$(BIN)/python -m pytest tests/unit $(JOINED:%=--ignore=%) -n 2 -q || $(BIN)/python -m pytest tests/unit $(JOINED:%=--ignore=%) $(AGAIN)
+
+joined: $(READY)
+	$(BIN)/python -m pytest $(JOINED) -n 2 -q || $(BIN)/python -m pytest $(JOINED) $(AGAIN)
 
 integration: $(READY) $(AZURITE)
-	$(BIN)/python -m pytest tests/contracts tests/integration -n 2 --dist loadfile -m 'not soak and not speed' -q \
+	$(BIN)/python -m pytest tests/contracts tests/integration -n 3 --dist loadfile -m 'not soak and not speed' -q \
 		|| $(BIN)/python -m pytest tests/contracts tests/integration -m 'not soak and not speed' $(AGAIN)
 	$(BIN)/python -m pytest tests/integration -m speed -q || $(BIN)/python -m pytest tests/integration -m speed $(AGAIN)
 
 # Ray is half a gigabyte that nothing else needs: the tests of it are skipped where it is not installed
 ray-test: $(READY)
 	$(INSTALL) -e '.[ray]'
-	$(BIN)/python -m pytest tests/integration/test_tensors_ray.py -q
+	$(BIN)/python -m pytest tests/integration/test_tensors_ray.py tests/integration/test_index_ray.py -q
+
+# the same for Lance tables, whose package is as large
+lance-test: $(READY)
+	$(INSTALL) -e '.[lance]'
+	$(BIN)/python -m pytest tests/integration/test_lance.py -q
 
 docs-test: $(READY)
 	$(BIN)/python -m pytest tests/docs -n 2 -q || $(BIN)/python -m pytest tests/docs $(AGAIN)
+
+# the documentation as a site, in site/; to look at it: python -m http.server -d site
+docs: $(READY)
+	$(INSTALL) -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 # what takes too long for every change: many more seeds, killed and gone on with
 soak: $(READY) $(AZURITE)
@@ -74,6 +90,14 @@ bigquery: $(READY)
 	test -x $(BQ)/bin/bqemulator || ($(PYTHON) -m venv $(BQ) && $(BQ)/bin/python -m pip install --quiet --disable-pip-version-check \
 		bqemulator==1.4.0 duckdb==1.5.5 duckdb-extensions duckdb-extension-spatial numpy)
 	SDS_BIGQUERY_EMULATOR=$(BQ)/bin/bqemulator $(BIN)/python -m pytest tests/integration/test_export_bigquery.py -m soak -q
+
+# everybody on the same work, about an hour; benchmarks/README.md
+bench: $(READY)
+	$(BIN)/python benchmarks/suite
+
+# ratios to physical limits beside benchmarks/baseline.json, under two minutes; fails past 15%
+bench-quick: $(READY)
+	$(BIN)/python benchmarks/suite --check
 
 bench-media: $(READY)
 	$(BIN)/python benchmarks/images.py
@@ -97,4 +121,4 @@ reference: $(READY)
 	SDS_UPDATE_DOCS=1 $(BIN)/python -m pytest tests/docs/test_pages.py -k docstrings -q
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache site

@@ -9,7 +9,7 @@ import re
 
 from sds.errors import OptionError
 
-__all__ = ["parse_bytes", "parse_seconds", "format_bytes"]
+__all__ = ["parse_bytes", "parse_seconds", "format_bytes", "counted"]
 
 _UNITS = {"": 1, "b": 1}
 for _i, _letter in enumerate("kmgtp", start=1):
@@ -51,6 +51,11 @@ def parse_seconds(duration: str | float, *, option: str = "duration") -> float:
     if not 0 < value < 2**40:
         raise OptionError(f"{option} is not a duration: {duration!r}", hint=hint)
     return value
+
+
+def counted(number: int, noun: str) -> str:
+    """A number with its noun: 1 -> "1 file", 30000 -> "30,000 files"."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def format_bytes(num_bytes: float) -> str:

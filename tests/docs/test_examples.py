@@ -3,25 +3,14 @@
 from __future__ import annotations
 
 import csv
-import runpy
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from docs.pages import ROOT
-
-
-@pytest.fixture
-def run(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    """Runs an example in this process, to save the import of torch, and returns what it printed."""
-
-    def call(name: str, *arguments: str) -> str:
-        monkeypatch.setattr(sys, "argv", [name, *arguments])
-        runpy.run_path(str(ROOT / "examples" / name), run_name="__main__")
-        return capsys.readouterr().out
-
-    return call
 
 
 def test_images_with_captions_from_s3(run):
@@ -63,7 +52,33 @@ def test_plain_training_loop_goes_on_where_it_stopped(run, home: Path):
     assert len(ids("whole.log")) == 2 * 64
 
 
+def test_distributed_training_on_two_ranks(home: Path):
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    program = [str(ROOT / "examples" / "distributed_training.py"), "photos.parquet", "--batch-size", "4"]
+    done = subprocess.run([*torchrun, *program], capture_output=True, text=True, timeout=110)
+    assert done.returncode == 0, done.stderr
+    assert [line.split(",")[0] for line in done.stdout.splitlines()] == [
+        "epoch 0: 8 steps on 2 ranks",
+        "epoch 1: 8 steps on 2 ranks",
+    ]
+    assert all(line.endswith("64 different samples of 64") for line in done.stdout.splitlines())
+
+
+def test_the_playground_serves_its_bucket_until_it_is_interrupted(tmp_path: Path):
+    program = [sys.executable, str(ROOT / "examples" / "playground.py"), "play", "--serve"]
+    with subprocess.Popen(program, stdout=subprocess.PIPE, text=True, cwd=tmp_path) as process:
+        assert process.stdout is not None
+        lines = [line.strip() for line in iter(process.stdout.readline, "# serving s3://my-bucket; Ctrl-C ends it\n")]
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=30) == 0
+    assert lines[0] == "cd play" and (tmp_path / "play" / "urls.csv").exists()
+    told = dict(line.removeprefix("export ").split("=", 1) for line in lines[1:])
+    assert set(told) == {"AWS_ENDPOINT_URL", "AWS_REGION", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"}
+
+
 def test_no_example_is_forgotten():
+    listed = (ROOT / "examples" / "README.md").read_text()
+    assert [path.name for path in (ROOT / "examples").glob("*.py") if f"]({path.name})" not in listed] == []
     tests = "".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
     examples = "".join(path.read_text() for path in (ROOT / "examples").glob("*.py"))
     for path in (ROOT / "examples").glob("*.py"):

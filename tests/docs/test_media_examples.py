@@ -2,24 +2,6 @@
 
 from __future__ import annotations
 
-import runpy
-import sys
-from pathlib import Path
-
-import pytest
-
-from docs.pages import ROOT
-
-
-@pytest.fixture
-def run(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    def call(name: str, *arguments: str) -> str:
-        monkeypatch.setattr(sys, "argv", [name, *arguments])
-        runpy.run_path(str(ROOT / "examples" / name), run_name="__main__")
-        return capsys.readouterr().out
-
-    return call
-
 
 def test_images_with_captions(run):
     out = run("images_with_captions.py")

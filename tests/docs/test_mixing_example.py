@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import runpy
-import sys
 from pathlib import Path
 
-import pytest
 
-from docs.pages import ROOT
-
-
-def test_mixed_streams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+def test_mixed_streams(tmp_path: Path, run_example):
     def run(name: str, steps: int) -> list[str]:
-        monkeypatch.setattr(sys, "argv", [name, "--steps", str(steps), "--checkpoint", str(tmp_path / name)])
-        runpy.run_path(str(ROOT / "examples" / "mixed_streams.py"), run_name="__main__")
-        return capsys.readouterr().out.splitlines()
+        words = ("--steps", str(steps), "--checkpoint", str(tmp_path / name))
+        return run_example("mixed_streams.py", *words).splitlines()
 
     def streams(lines: list[str]) -> list[str]:
         return [line.partition(" loss")[0] for line in lines if line.startswith("step ")]

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import runpy
 import shutil
-import sys
 from pathlib import Path
 
-import pytest
 
-from docs.pages import ROOT
-
-
-def test_remember_latents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+def test_remember_latents(tmp_path: Path, run_example):
     def run(*words: str) -> list[str]:
-        monkeypatch.setattr(sys, "argv", ["remember_latents.py", "--folder", str(tmp_path), "--images", "24", *words])
-        runpy.run_path(str(ROOT / "examples" / "remember_latents.py"), run_name="__main__")
-        return capsys.readouterr().out.splitlines()
+        return run_example("remember_latents.py", "--folder", str(tmp_path), "--images", "24", *words).splitlines()
 
     first = run("--epochs", "2")
     assert [line.partition(",")[0] for line in first] == [

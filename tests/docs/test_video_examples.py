@@ -1,14 +1,8 @@
-"""The examples with videos run, each in a process of its own, and print what they promise."""
+"""The examples with videos run, and print what they promise."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
-
-from docs.pages import ROOT
 
 
 @pytest.mark.parametrize(
@@ -23,9 +17,7 @@ from docs.pages import ROOT
         ),
     ],
 )
-def test_an_example_with_videos_runs(name: str, lines: int, expected: str, tmp_path: Path) -> None:
-    command = [sys.executable, ROOT / "examples" / name]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert len(done.stdout.splitlines()) == lines
-    assert expected in done.stdout
+def test_an_example_with_videos_runs(name: str, lines: int, expected: str, run_example) -> None:
+    out = run_example(name)
+    assert len(out.splitlines()) == lines
+    assert expected in out

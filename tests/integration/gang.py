@@ -192,9 +192,12 @@ def broadcast(args):
     loader = sds.StreamingDataLoader(dataset(args), 3, world=mine) if rank < 2 else None
     shared = sds.BroadcastLoader(loader, group)
     found = {"length": len(shared), "first": shared.state_dict()["position"], "steps": [], "states": []}
+    shared.trace(f"{args['cache']}/trace.json")
+    shared.record(f"{args['cache']}/run.jsonl", every_s=1000)
     for batch in shared:
         found["steps"].append(sample_keys(batch))
         found["states"].append(shared.state_dict())
+    found["counted"] = [shared.stats().batches, shared.stats().samples]
     found["second epoch"] = steps_of(shared)
     shared.load_state_dict(found["states"][1])
     for k, batch in enumerate(shared):  # all ranks leave after the same batch, and begin anew
@@ -331,6 +334,30 @@ def train(args):
             time.sleep(0.002)
     loader.close()
     return "finished"
+
+
+def lazy_counts(args):
+    """A query over a lazy index, each rank with a cache folder of its own; one of them may die in its second share."""
+    from sds.index import lazy_together
+
+    rank, done, count = dist.get_rank(), [], lazy_together.CountJob.count
+    store = dist.distributed_c10d._get_default_store()
+    work_off = lazy_together.work_off
+
+    def noted(job, pieces, weights):
+        store.set(f"gang/{rank}", "has begun")
+        store.wait([f"gang/{other}" for other in range(dist.get_world_size())])  # nobody is done before all begin
+        found = count(job, pieces, weights)
+        done.append(pieces[0].start)
+        if rank == args.get("dies") and len(done) == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return found
+
+    lazy_together._SHARE_ROWS = 1
+    lazy_together.CountJob.count = noted
+    lazy_together.work_off = lambda *words, **more: work_off(*words, patience_s=3.0, **more)
+    with dataset({**args, "cache": f"{args['cache']}-{rank}"}, **args["keywords"]) as ds:
+        return {"length": len(ds), "counts": ds._index.chunk_sizes.tolist(), "done": done, "first": ds[0]["x"]}
 
 
 # ---- for tests that start processes of their own -------------------------------------------------------------------

@@ -70,6 +70,12 @@ def test_slow_downloads(make, slow_store, crew):
     assert sum(each.num_bytes for each in stats.traffic) == stats.bytes_downloaded == 80
 
 
+def test_files_that_are_asked_for_too_late(make, slow_store):
+    """Connections are there, and most of them idle: more of them would not help."""
+    stats = run(make(src=slow_store, prefetch=4, num_downloading_workers=64), num_threads=2)
+    assert line(stats) == "bottleneck: fetch (raise prefetch (now 4): files are asked for too late)"
+
+
 def test_slow_decoding(make, crew):
     stats = run(make(transforms=[Decode(SLOW_S)]), **crew)
     assert stats.bottleneck == "decode", stats

@@ -139,6 +139,7 @@ def test_info_and_peek_know_each_kind_of_source(
 
 def test_info_in_full(home: Path, sds: Sds) -> None:
     assert "rows: 12, " in sds.well("index", "info", "photos")
+    assert "  jpg    bytes  (files)" in sds.well("index", "info", "t.tar")
     assert "source: t.tensors (tensors: 1 index file)" in sds.well("index", "info", "t.tensors")
     rows = [{"id": "a", "url": "x.jpg"}, {"id": "a", "url": None}, {"id": "b", "url": "y.jpg"}]
     pq.write_table(pa.Table.from_pylist(rows), "twice.parquet")
@@ -291,6 +292,8 @@ def test_bench_names_a_bottleneck(home: Path, sds: Sds, stored: str) -> None:
         ("index build photos -o x.parquet --storage regoin=eu", 2, "hint: did you mean 'region'?"),
         ("index build photos -o x.parquet --storage secret_access_key=x", 2, "error: --storage takes no secrets"),
         ("index build photos -o x.parquet --storage region", 2, "error: --storage has no value: 'region'"),
+        ("index build photos -o x.parquet --engine spark", 2, "error: engine is unknown: 'spark'\nhint: 'ray'"),
+        ("index build photos -o x.parquet --num-workers 2", 2, "error: --num-workers is for an engine\nhint: "),
         ("index build t.tar -o x.parquet", 1, "error: samples lie inside the source: t.tar\nhint: "),
         ("index info", 2, "Missing argument"),
         ("index info t.csv --id nothing", 1, "error: index_col_name names a column"),

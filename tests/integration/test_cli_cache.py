@@ -50,8 +50,8 @@ def warm(sds: Sds, dst: Path, bucket: str, *words: str) -> str:
 
 
 def test_a_life_of_a_cache(sds: Sds, dst: Path, bucket: str) -> None:
-    assert warm(sds, dst, bucket) == f"{dst}: 20 rows: 20 files fetched (20 KB), 0 were there, 0 rows failed\n"
-    assert warm(sds, dst, bucket) == f"{dst}: 20 rows: 0 files fetched (0 B), 20 were there, 0 rows failed\n"
+    assert warm(sds, dst, bucket) == f"{dst}: 20 rows: 20 files fetched (20 KB), 0 there already, 0 failures\n"
+    assert warm(sds, dst, bucket) == f"{dst}: 20 rows: 0 files fetched (0 B), 20 there already, 0 failures\n"
     facts = json.loads(sds.well("cache", "info", dst, "--json"))
     assert (facts["files"], facts["bytes"], facts["unfinished"], facts["index_tables"]) == (20, 20_000, 0, 1)
     text = sds.well("cache", "info", dst)
@@ -74,7 +74,7 @@ def test_a_life_of_a_cache(sds: Sds, dst: Path, bucket: str) -> None:
     assert sds.well("cache", "clear", dst) == f"{dst}: 19 files deleted, 19 KB\n"
     assert [path.name for path in (dst / "objects").rglob("*")] == ["mine.txt"]
     assert json.loads(sds.well("cache", "info", dst, "--json"))["index_tables"] == 1
-    assert re.match(r".*: 1 files deleted, ", sds.well("cache", "clear", dst, "--index"))
+    assert re.match(r".*: 1 file deleted, ", sds.well("cache", "clear", dst, "--index"))
     assert list((dst / "index").iterdir()) == []
     assert sds.well("cache", "info", dst) == f"{dst}: 0 files, 0 B\nindex tables: 0, 0 B\nin use by: nobody\n"
 
@@ -92,7 +92,7 @@ def test_nothing_is_cleared_under_somebodys_feet(sds: Sds, dst: Path, bucket: st
         assert Path(path).read_bytes() == fetching.content("03", 1000)
         assert "in use by: pid " in sds.well("cache", "info", dst)
     monkeypatch.setattr("sds.cli.cache_folder._PATIENCE_S", 20.0)  # its server ends by itself
-    assert sds.well("cache", "clear", dst) == f"{dst}: 1 files deleted, 1 KB\n"
+    assert sds.well("cache", "clear", dst) == f"{dst}: 1 file deleted, 1 KB\n"
 
 
 def test_a_folder_of_another_host_is_let_alone(sds: Sds, tmp_path: Path) -> None:
@@ -107,6 +107,27 @@ def test_what_could_not_be_fetched_is_named(sds: Sds, dst: Path, bucket: str) ->
     facts = json.loads(done.out)
     assert done.code == 1 and (facts["rows"], facts["fetched"], facts["failures"]) == (21, 20, 1)
     assert "failed: gone at stage fetch" in done.err
+
+
+def test_a_forgotten_column_of_files_is_named(sds: Sds, dst: Path, tmp_path: Path) -> None:
+    urls = tmp_path / "urls.csv"
+    urls.write_text("index,image,n\n" + "".join(f"{i},http://127.0.0.1:1/{i}.jpg,{i}\n" for i in range(3)))
+    done = sds("cache", "warm", dst, urls)
+    assert done.code == 2
+    assert "nothing to fetch\nhint: column 'image' holds files: --download image\n" in done.err
+    done = sds("cost", urls)
+    assert done.code == 0 and "only metadata is read, no files: column 'image' holds files" in done.err
+    done = sds("bench", urls, "--batches", 1, "--batch-size", 2)
+    assert done.code == 0 and "--download image" in done.err
+
+
+def test_local_files_are_not_cached(sds: Sds, dst: Path, tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "a.jpg").write_bytes(b"x")
+    done = sds("cache", "warm", dst, tmp_path / "photos")
+    assert done.code == 0 and done.out == f"{dst}: 1 row: 0 files fetched (0 B), 0 there already, 0 failures\n"
+    assert "nothing to cache: local files, and bytes in local tables, are used where they lie" in done.err
+    assert "samples/s" not in done.err  # the rate stands there once
 
 
 def test_a_limit_that_is_too_small_is_told(sds: Sds, dst: Path, bucket: str) -> None:

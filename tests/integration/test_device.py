@@ -24,6 +24,7 @@ import fetching
 import sds
 import texts
 from sds.testing import SimulatedDevice
+from sds.transforms import LoadText
 
 ALL = texts.ids(*range(40))
 LIMIT_S = 1.0
@@ -54,6 +55,8 @@ def no_thread_left() -> Iterator[None]:
 
 class Stage:
     """Something that is reached, and then takes until it is let go: nothing in Python can end it."""
+
+    stage = "transform"
 
     def __init__(self) -> None:
         self.is_reached = threading.Event()
@@ -89,7 +92,7 @@ def silent_store() -> Iterator[str]:
         yield f"http://127.0.0.1:{server.getsockname()[1]}/file.txt"
 
 
-@pytest.mark.parametrize("name", ["python", "fetch", "transform", "collate", "device", "training step"])
+@pytest.mark.parametrize("name", ["python", "fetch", "decode", "transform", "collate", "device", "training step"])
 def test_ctrl_c_reaches_the_loop_soon_in_every_stage(
     name: str, make: Callable[..., sds.StreamingDataset], tmp_path: Path, silent_store: str
 ) -> None:
@@ -101,7 +104,8 @@ def test_ctrl_c_reaches_the_loop_soon_in_every_stage(
         (tmp_path / "index.csv").write_text(f"index,txt\n0,{silent_store}\n")
         loader = sds.StreamingDataLoader(make(src=tmp_path / "index.csv"), 1)
         threading.Timer(1.0, stage.is_reached.set).start()  # the fetch server is up, and waits
-    elif name == "transform":
+    elif name in ("decode", "transform"):
+        stage.stage = name
         loader = sds.StreamingDataLoader(make(transforms=[stage]), 4)
     elif name == "collate":
         loader = sds.StreamingDataLoader(make(), 4, collate_fn=stage)
@@ -133,8 +137,43 @@ def test_ctrl_c_reaches_the_loop_soon_in_every_stage(
     keyboard.join()
 
 
+@pytest.mark.parametrize("kind", ["loader", "mix"])
+@pytest.mark.parametrize("name", ["decode", "transform", "collate"])
+def test_ctrl_c_reaches_a_loop_without_prefetching_soon_in_every_stage(
+    name: str, kind: str, make: Callable[..., sds.StreamingDataset]
+) -> None:
+    """Whoever is in the middle of something ends by itself."""
+    stage = Stage()
+    stage.stage = name
+    dataset = make(transforms=[] if name == "collate" else [stage])
+    collate_fn = stage if name == "collate" else None
+    loader: Any
+    if kind == "loader":
+        loader = sds.StreamingDataLoader(dataset, 4, collate_fn=collate_fn)
+    else:
+        stream = {"name": "a", "ratio": 1, "batch_size": 4}
+        loader = sds.MultiStreamDataLoader([dataset], [stream], collate_fn=collate_fn)
+    sent: list[float] = []
+
+    def press() -> None:
+        assert stage.is_reached.wait(20)
+        time.sleep(0.1)
+        sent.append(time.monotonic())
+        os.kill(os.getpid(), signal.SIGINT)
+
+    keyboard = threading.Thread(target=press)
+    keyboard.start()
+    with pytest.raises(KeyboardInterrupt):
+        next(iter(loader))
+    took_s = time.monotonic() - sent[0]
+    fetching.say(f"Ctrl-C, {name}, {kind}: {took_s:.3f} s")
+    assert took_s < LIMIT_S
+    stage.is_over.set()
+    keyboard.join()
+
+
 @pytest.mark.parametrize("num_workers", [0, 2])
-@pytest.mark.parametrize("name", ["fetch", "transform", "collate", "device"])
+@pytest.mark.parametrize("name", ["fetch", "decode", "transform", "collate", "device"])
 def test_an_error_reaches_the_loop_soon_in_every_stage(
     name: str, num_workers: int, make: Callable[..., sds.StreamingDataset], tmp_path: Path
 ) -> None:
@@ -142,9 +181,11 @@ def test_an_error_reaches_the_loop_soon_in_every_stage(
     good = [texts.write(tmp_path / "good", 8) / f"{k:03d}.txt" for k in range(8)]
     if name == "fetch":
         good[4] = tmp_path / "gone.txt"
+    if name == "decode":
+        good[4].write_bytes(b"\xff")  # no text
     index.write_text("\n".join(["index,txt", *(f"{k},{path}" for k, path in enumerate(good))]))
     failing = Failing(name)
-    dataset = make(src=index, transforms=[failing], on_error="raise")
+    dataset = make(src=index, transforms=[LoadText("txt"), failing], on_error="raise")
     device = FailsToCopy() if name == "device" else None
     context = "fork" if num_workers else None
     loader = sds.StreamingDataLoader(

@@ -15,6 +15,7 @@ import torch.multiprocessing
 
 import sds
 from integration.gang import HERE, Gangs, spawned_rank
+from sds.observe import read_run
 from sds.testing.resume import sample_keys
 
 ROWS = 50
@@ -174,6 +175,17 @@ def test_one_rank_reads_for_its_group(gangs, args, order, tmp_path):
         mine, theirs = found[reader].copy(), found[other].copy()
         mine.pop("after"), theirs.pop("after")
         assert mine == theirs
+        assert mine["counted"] == [len(mine["steps"]), sum(map(len, mine["steps"]))]
+    for rank in range(4):  # what all of them counted, until they were closed
+        suffix = f".rank{rank}" if rank else ""
+        stats = read_run(f"{args['cache']}/run{suffix}.jsonl").stats
+        trace = json.loads(Path(f"{args['cache']}/trace{suffix}.json").read_text())
+        names = {each["name"] for each in trace if each["ph"] == "X"}
+        assert stats.batches > 2 * len(found[rank]["steps"]) and stats.wait_s["consumer"] > 0
+        assert {"wait for batch", "training step"} <= names
+        assert ("loader" in stats.wait_s, "wait for loader" in names, "collate" in names) == (
+            (False, False, True) if rank < 2 else (True, True, False)
+        ), "who reads says what takes the time, the others wait for it"
     steps = [found[0]["steps"], found[1]["steps"]]
     assert flat(steps) == order[0]
     assert flat([found[0]["second epoch"], found[1]["second epoch"]]) == order[1]

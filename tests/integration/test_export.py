@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -116,7 +117,7 @@ def check_engine(engine: str, server: str, home: Path, sds: Sds) -> None:
     write_config(**engine_keys(engine, server), row_group_size=1000)
     out = sds.well("index", "export", "export.yaml")
     size = Path("out.parquet").stat().st_size
-    assert out == f"out.parquet: {len(EXPECTED)} rows, {size / 1000:.3g} KB\n"
+    assert out == f"out.parquet: {len(EXPECTED):,} rows, {size / 1000:.3g} KB\n"
     assert read("out.parquet") == EXPECTED
     with pq.ParquetFile("out.parquet") as file:
         assert [file.metadata.row_group(i).num_rows for i in range(3)] == [1000, 1000, len(EXPECTED) - 2000]
@@ -256,10 +257,32 @@ def test_killed_while_it_reads_and_while_it_writes_it_goes_on(
     assert json.loads(sds.well("index", "export", "export.yaml", "--json"))["files_kept"] == 20
 
 
+def test_interrupted_it_says_how_to_go_on_and_then_what_it_kept(home: Path, sds: Sds) -> None:
+    query = "SELECT printf('%07d', i) AS id, i * i AS n FROM range(500000) t(i) ORDER BY i"
+    write_config(sql_query=query, destination="out/o-*.parquet", rows_per_file=250_000, local_tmp_dir="tmp")
+    process = subprocess.Popen([SDS, "index", "export", "export.yaml"], stderr=subprocess.PIPE, text=True)
+    try:
+        deadline = time.monotonic() + 60
+        while not (found := list((home / "tmp").glob("export-*/state.json"))) and time.monotonic() < deadline:
+            time.sleep(0.002)
+        wait_for(found[0], lambda state: len(state["parts"]) >= 2, process)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.wait()
+    assert (process.returncode, said.splitlines()[-1]) == (130, "interrupted; run it again to go on"), said
+    assert "Traceback" not in said
+    done = sds("index", "export", "export.yaml")
+    assert done.code == 0 and re.search(r"going on: an earlier run left [1-9][\d,]* rows on this disk", done.err)
+    assert re.search(r"kept from an earlier run: [1-9]\d* parts? of the rows, \d files?\n", done.out)
+    assert sum(pq.read_metadata(path).num_rows for path in Path("out").glob("*.parquet")) == 500_000
+
+
 def test_two_at_once_are_refused(home: Path, sds: Sds) -> None:
     write_config(sql_query="SELECT 1 AS id", local_tmp_dir="tmp")
     (home / "tmp").mkdir()
-    with lock.held(home / "tmp" / f"export-{read_config('export.yaml').digest}.lock", timeout_s=0):
+    with lock.held(home / "tmp" / f"export-{read_config('export.yaml').destination_digest}.lock", timeout_s=0):
         done = sds("index", "export", "export.yaml")
     assert done.code == 1 and f"pid {os.getpid()} on " in done.err and "hint: " in done.err
 

@@ -131,7 +131,7 @@ def test_who_holds_everything_makes_the_others_fail_in_the_end(
     other = FetchClient(FetchOptions(dst=str(dst), limit=20_000, timeout_s=1.0))
     (ticket,) = other.submit([[(urls[2], None)]])
     started = time.monotonic()
-    with pytest.raises(CacheFull, match=r"20 KB of 20 KB are in use by 1 clients, and 10 KB more") as caught:
+    with pytest.raises(CacheFull, match=r"20 KB of 20 KB are in use by 1 client, and 10 KB more") as caught:
         ticket.take()
     assert 0.9 < time.monotonic() - started < 3.0
     assert "at least 30000 bytes" in str(caught.value)

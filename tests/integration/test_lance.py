@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -10,7 +11,8 @@ import pyarrow as pa
 import pytest
 
 import sds
-from sds.errors import OptionError, SourceNotFound, StateMismatch, UnsupportedSource
+from commands import Sds
+from sds.errors import OptionError, SchemaError, SourceNotFound, StateMismatch, UnsupportedSource
 from sds.index.lance import is_lance, pin_lance
 from sds.testing.resume import Topology, check_resume
 
@@ -72,6 +74,20 @@ class TestATable:
             return sds.StreamingDataLoader(make(table, shuffle_seed=1), topology.batch_size, world=world)
 
         assert check_resume(loader, [Topology(1, 10), Topology(2, 4)], num_epochs=1) > 3
+
+    def test_is_told_by_the_command_line(self, table, tmp_path, monkeypatch, capsys):
+        command = Sds(monkeypatch, capsys)
+        words = [table, "--id", "id", "--dst", tmp_path / "dst"]
+        facts = json.loads(command.well("index", "info", *words, "--json"))
+        assert (facts["kind"], facts["rows"], facts["duplicate_ids"]) == ("lance", 30, 0)
+        assert "r03" in command.well("peek", *words, "-n", "1", "--at", "3")
+
+    def test_has_no_column_that_could_be_a_place(self, tmp_path, make):
+        lance = pytest.importorskip("lance")
+        places = pa.array([{"sds_column": 0, "sds_row": 7}])
+        lance.write_dataset(pa.table({"image": [b"a"], "meta": places}), tmp_path / "p.lance")
+        with pytest.raises(SchemaError, match="'meta' has the form in which an index notes where content lies"):
+            make(tmp_path / "p.lance")
 
     def test_missing_bytes_are_left_out(self, tmp_path, make):
         lance = pytest.importorskip("lance")

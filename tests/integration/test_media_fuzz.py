@@ -9,7 +9,7 @@ import pytest
 
 import fuzz_media
 
-COUNT = int(os.environ.get("SDS_FUZZ_FILES", "2000"))
+COUNT = int(os.environ.get("SDS_FUZZ_FILES", "1000"))
 
 
 @pytest.mark.timeout(120 + COUNT // 5)

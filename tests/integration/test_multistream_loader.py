@@ -173,8 +173,14 @@ class TestStop:
 
 
 class TestState:
-    @pytest.mark.parametrize("schedule", SCHEDULES)
-    @pytest.mark.parametrize("stop", ["first", "all"])
+    @pytest.mark.parametrize(
+        ("schedule", "stop"),
+        [  # each schedule with one of the two here; the rest, with much else, in `make soak`
+            pytest.param(schedule, stop, marks=() if (k + j) % 2 else pytest.mark.soak)
+            for k, schedule in enumerate(SCHEDULES)
+            for j, stop in enumerate(["first", "all"])
+        ],
+    )
     def test_survives_every_stop_on_every_topology(self, mixed, schedule, stop):
         def loader(topology, world):
             streams = {"a": {"batch_size": 4}, "b": {"batch_size": 4, "num_accum_rounds": 2}, "c": {"batch_size": 2}}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
 import struct
 import subprocess
 import sys
@@ -95,6 +96,20 @@ def test_a_run_that_is_killed_leaves_a_record(tmp_path, source):
     assert (tmp_path / "trace.json").read_text().startswith("[\n{"), "viewers read it without its end"
 
 
+def test_a_program_that_closes_nothing_leaves_a_whole_trace(tmp_path, source):
+    code = (
+        "import sds\n"
+        f"ds = sds.StreamingDataset({str(source)!r}, {str(tmp_path / 'dst')!r}, columns_to_download=['txt'])\n"
+        "loader = sds.StreamingDataLoader(ds, 4)\n"
+        f"loader.trace({str(tmp_path / 'trace.json')!r})\n"
+        "for _ in loader: pass\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    found = json.loads((tmp_path / "trace.json").read_text())
+    assert sum(each["name"] == "collate" for each in found) == 10
+
+
 def test_metrics_are_served_while_a_loop_runs(make):
     with sds.StreamingDataLoader(make(transforms=[texts.Slow(0.001)]), 4) as loader, serve(loader) as endpoint:
         assert endpoint.host == "127.0.0.1"
@@ -115,6 +130,22 @@ def test_metrics_are_served_while_a_loop_runs(make):
         urllib.request.urlopen(endpoint.url, timeout=10)
     with pytest.raises(OptionError, match="no stats"):
         serve([1, 2])
+
+
+def test_who_hangs_up_is_no_reason_to_say_anything(make, capfd):
+    with sds.StreamingDataLoader(make(), 4) as loader, serve(loader) as endpoint:
+        for _ in range(3):
+            with socket.create_connection((endpoint.host, endpoint.port), timeout=10) as caller:
+                caller.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # with a reset
+                caller.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+        asked = urllib.request.Request(endpoint.url, method="HEAD")
+        with urllib.request.urlopen(asked, timeout=10) as answer:
+            assert answer.status == 200 and int(answer.headers["Content-Length"]) > 100 and answer.read() == b""
+        time.sleep(0.2)
+    assert capfd.readouterr() == ("", "")
+    for wrong in ({"port": "x"}, {"port": -1}, {"port": 0.5}, {"host": 5}, {"labels": [1]}):
+        with pytest.raises(OptionError):
+            serve(loader, **wrong)
 
 
 def test_an_estimate_is_what_the_run_costs(make, index, s3, bucket):

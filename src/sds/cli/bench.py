@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sds.cli.file_columns import tell_forgotten
 from sds.cli.tensors_build import load_chain
 from sds.cli.words import AsJson, Download, Dst, IdColumn, Query, Src, Storage, open_dataset, parse_limit, show
 from sds.errors import OptionError
@@ -87,6 +88,7 @@ def command(
         cache_limit=parse_limit(limit),
         allow_missing_columns=False,
     )
+    tell_forgotten(dataset.delivery.pipeline.index)
     began = time.monotonic()
     with (
         dataset,

@@ -23,6 +23,7 @@ from sds.cli.cache_folder import (
     object_folders,
     tables_of,
 )
+from sds.cli.file_columns import refuse_forgotten
 from sds.cli.words import (
     HELP_NAMES,
     AsJson,
@@ -36,7 +37,7 @@ from sds.cli.words import (
     say,
     show,
 )
-from sds.units import format_bytes
+from sds.units import counted, format_bytes
 
 __all__ = ["app"]
 
@@ -74,7 +75,7 @@ def info(dst: Folder, as_json: AsJson = False) -> None:
         "in_use_by": holder,
     }
     lines = [
-        f"{folder}: {facts['files']} files, {format_bytes(facts['bytes'])}",  # type: ignore[arg-type]
+        f"{folder}: {counted(len(whole), 'file')}, {format_bytes(facts['bytes'])}",  # type: ignore[arg-type]
         f"index tables: {facts['index_tables']}, {format_bytes(facts['index_bytes'])}",  # type: ignore[arg-type]
     ]
     if facts["parts_of_files"]:
@@ -117,7 +118,7 @@ def verify(
         with held(folder):
             removed = sum(unlink(path) for path in damaged)
     facts = {"path": str(folder), "files": num_files, "bytes": num_bytes, "damaged": damaged, "removed": removed}
-    text = f"{folder}: {num_files} files, {format_bytes(num_bytes)}: {len(damaged)} damaged"
+    text = f"{folder}: {counted(num_files, 'file')}, {format_bytes(num_bytes)}: {len(damaged)} damaged"
     show(facts, f"{text}, {removed} of them removed" if repair else text, as_json)
     for path in damaged[:_MAX_SHOWN]:
         say(f"damaged: {path}")
@@ -156,6 +157,7 @@ def warm(
         max_failures=1.0,
     )
     with dataset:
+        refuse_forgotten(dataset.delivery.pipeline.index)
         for _ in ProgressBar(dataset, f"warm {dst}", unit="rows"):  # one sample in hand: all else may be evicted again
             pass
         stats = dataset.stats()
@@ -170,10 +172,12 @@ def warm(
         "failures": len(failures),
     }
     text = (
-        f"{dst}: {facts['rows']} rows: {stats.misses} files fetched ({format_bytes(stats.bytes_downloaded)}), "
-        f"{stats.hits} were there, {len(failures)} rows failed"
+        f"{dst}: {counted(len(dataset), 'row')}: {counted(stats.misses, 'file')} fetched "
+        f"({format_bytes(stats.bytes_downloaded)}), {stats.hits:,} there already, {counted(len(failures), 'failure')}"
     )
     show(facts, text, as_json)
+    if not (stats.misses or stats.hits or failures):
+        say("nothing to cache: local files, and bytes in local tables, are used where they lie")
     if stats.evictions:
         say(f"the limit of {limit} is less than the files take: {stats.evictions} were evicted again; see --limit")
     for failure in failures[:_MAX_SHOWN]:
@@ -212,7 +216,7 @@ def clear(
                 path.unlink()
                 num_files, num_bytes = num_files + 1, num_bytes + size
     facts = {"path": str(folder), "files": num_files, "bytes": num_bytes, "left": num_left}
-    show(facts, f"{folder}: {num_files} files deleted, {format_bytes(num_bytes)}", as_json)
+    show(facts, f"{folder}: {counted(num_files, 'file')} deleted, {format_bytes(num_bytes)}", as_json)
     if num_left:
-        say(f"{num_left} files do not let themselves be deleted")
+        say(f"not deleted, since the disk does not allow it: {counted(num_left, 'file')}")
         raise typer.Exit(1)

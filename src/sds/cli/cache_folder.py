@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sds.errors import CacheError
+from sds.view.cache import object_folders
 
 if TYPE_CHECKING:
     from sds.fetch.folder import Found
@@ -51,13 +52,6 @@ def existing(dst: str) -> Path:
         hint = "a cache has a folder 'objects' or 'index' in it: name a dataset's dst"
         raise CacheError(f"the folder is no cache: {folder}", hint=hint)
     return folder
-
-
-def object_folders(folder: Path) -> list[Path]:
-    """Where objects lie: those of this host, which may be a guest in a folder of another's."""
-    from sds.fetch.owner import host_key
-
-    return [path for path in (folder / "objects", folder / "hosts" / host_key() / "objects") if path.is_dir()]
 
 
 def files_of(folder: Path) -> Iterator[Found]:

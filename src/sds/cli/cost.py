@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from sds.cli.file_columns import tell_forgotten
 from sds.cli.words import AsJson, Download, IdColumn, Query, Storage, open_dataset, parse_limit, show
 from sds.errors import OptionError
 
@@ -37,11 +38,18 @@ def command(
     if (src is None) == (run is None):
         hint = "sds cost SRC estimates; sds cost --run RUN adds up what was recorded"
         raise OptionError("sds cost needs a source or a run, and not both", hint=hint)
+    asked = {"--download": download, "--query": query, "--storage": storage, "--id-column": id_column != "index"}
+    asked |= {"--epochs": epochs != 1, "--cache-limit": cache_limit != "10gb"}
+    for option, is_given in asked.items():
+        if run is not None and is_given:
+            hint = "leave it out, or estimate a run that is to come: sds cost SRC"
+            raise OptionError(f"{option} is for an estimate: a recorded run has cost what it has cost", hint=hint)
     from sds.observe.costs import priced
     from sds.observe.runs import read_runs
+    from sds.stats import summed_traffic
 
     if run is not None:
-        paid = priced(tuple(each for one in read_runs(run) for each in one.stats.traffic), prices)
+        paid = priced(summed_traffic([one.stats.traffic for one in read_runs(run)]), prices)
         show(paid.to_dict(), str(paid), as_json)
         return
     from sds.observe.estimates import estimate
@@ -60,5 +68,6 @@ def command(
             allow_missing_columns=False,
         ) as dataset,
     ):
+        tell_forgotten(dataset.delivery.pipeline.index)
         found = estimate(dataset, epochs=epochs, cache_limit=parse_limit(cache_limit), prices=prices)
     show(found.to_dict(), str(found), as_json)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sds.cli.words import show
 from sds.units import format_bytes
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def command(
         stack.callback(loader.close)
         results = train(loader, epochs)
         report = _report(loader, results, shop, limit)
-    print(json.dumps(report, indent=2) if as_json else _text(report, str(loader.stats())))
+    show(report, _text(report, str(loader.stats())), as_json)
 
 
 def _open_shop(folder: Path, num_images: int, stack: ExitStack) -> Shop:

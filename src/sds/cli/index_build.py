@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sds.cli.interrupts import told_when_interrupted
+from sds.cli.ray_engine import check_engine, started_ray
 from sds.cli.words import (
     AsJson,
     Download,
@@ -22,26 +25,28 @@ from sds.cli.words import (
     check_downloads,
     index_options,
     open_client,
+    parse_storage,
+    refuse_tensors,
     say,
     show,
 )
 from sds.errors import ObjectNotFound, OptionError, UnsupportedSource
-from sds.units import format_bytes
+from sds.units import counted, format_bytes
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from sds.fetch import FetchClient
+    from sds.cli.index_files import Looker
 
 __all__ = ["EXAMPLES", "command"]
 
 EXAMPLES = (
     "Examples:  sds index build photos -o photos.parquet  |  "
     "sds index build s3://bucket/clips -o s3://bucket/clips.parquet --probe  |  "
-    "sds index build 'shards/*.csv' -o all.parquet --download image --id id --check"
+    "sds index build 'shards/*.csv' -o all.parquet --download image --id id --check  |  "
+    "sds index build s3://bucket/clips -o clips.parquet --probe --engine ray --num-workers 32"
 )
 _MAX_SHOWN = 8
-_NUM_CHECKS = 32
 _ROW_GROUP_SIZE = 65_536
 
 
@@ -62,10 +67,17 @@ def command(
     ] = "auto",
     row_group_size: Annotated[int, typer.Option(min=1, help="Rows of a row group.")] = _ROW_GROUP_SIZE,
     threads: Annotated[int, typer.Option(min=1, max=256, help="Files looked at at once, by --probe and --check.")] = 16,
+    engine: Annotated[
+        str | None, typer.Option(help="ray: tables are read and files looked at by Ray's workers.")
+    ] = None,
+    num_workers: Annotated[
+        int | None, typer.Option(min=1, help="With an engine: how many workers. Default: 2.")
+    ] = None,
     storage: Storage = None,
     as_json: AsJson = False,
 ) -> None:
     """Write one index of a folder, a wildcard, a list, or several tables."""
+    from sds.cli.index_files import Here, OnRay
     from sds.index import open_index
     from sds.index.holding import HeldIndex
     from sds.index.parquet import write_parquet
@@ -73,25 +85,40 @@ def command(
     if paths not in ("auto", "absolute"):
         raise OptionError(f"--paths is unknown: {paths!r}", hint="auto or absolute")
     _check_out(out)
+    on_ray = (
+        OnRay(num_workers or 2, parse_storage(storage), threads)
+        if check_engine(engine, num_workers=num_workers)
+        else None
+    )
     began = time.monotonic()
     options = index_options(download, id_column, query)
-    with open_client(storage) as (client, folder):
+    engine_runs = started_ray() if on_ray is not None else nullcontext()
+    with (
+        told_when_interrupted("nothing was written: run it again"),
+        engine_runs,
+        open_client(storage) as (client, folder),
+    ):
         say(f"looking through {_shown(src)}")
-        index = open_index(src, options, folder=folder / "index", remote=lambda: client)
+        refuse_tensors(src, client)
+        looker: Looker = on_ray or Here(client, threads)
+        read_files = None if on_ray is None else on_ray.read
+        index = open_index(
+            src, options, folder=folder / "index", remote=lambda: client, read_files=read_files, leave_out=out
+        )
         if isinstance(index, HeldIndex):
             hint = "it is an index of itself: open it as it is"
             raise UnsupportedSource(f"samples lie inside the source: {_shown(src)}", hint=hint)
         check_downloads(index, download)
         columns = index.columns_to_download
         table = _without(index.table(), out, columns)
-        say(f"{table.num_rows} rows in {time.monotonic() - began:.1f} s")
+        say(f"{counted(table.num_rows, 'row')} in {time.monotonic() - began:.1f} s")
         if check:
-            _check_files(table, columns, client, threads)
+            _check_files(table, columns, looker)
         failures: list[str] = []
         if probe:
             from sds.cli.probe import probe_table
 
-            table, failures = probe_table(table, columns, client, threads)
+            table, failures = probe_table(table, columns, looker.probe)
         if paths == "auto":
             table = _relative(table, columns, out)
         size = write_parquet(
@@ -107,7 +134,7 @@ def command(
         "probe_failures": len(failures),
         "seconds": round(time.monotonic() - began, 3),
     }
-    text = f"{out}: {table.num_rows} rows, {format_bytes(size)}: {', '.join(table.column_names)}"
+    text = f"{out}: {counted(table.num_rows, 'row')}, {format_bytes(size)}: {', '.join(table.column_names)}"
     show(facts, text, as_json)
     for failure in failures[:_MAX_SHOWN]:
         say(f"not to be probed: {failure}")
@@ -167,36 +194,21 @@ def _pieces(table: pa.Table) -> Iterator[pa.Table]:
         yield table.slice(start, _ROW_GROUP_SIZE)
 
 
-def _check_files(table: pa.Table, columns: tuple[str, ...], client: FetchClient, threads: int) -> None:
+def _check_files(table: pa.Table, columns: tuple[str, ...], looker: Looker) -> None:
     """Asks for every file that the table names.
 
     Raises:
         ObjectNotFound: some are not there; it names the first ones.
     """
-    from concurrent.futures import ThreadPoolExecutor
-
-    from sds.observe import ProgressBar
-
     urls: dict[str, None] = {}
     for name in columns:
         for value in table[name].to_pylist() if name in table.column_names else ():
             urls.update(dict.fromkeys(_urls(value)))
-    missing: list[str] = []
-    with ThreadPoolExecutor(threads) as pool:
-        asked = [(url, pool.submit(client.head, url)) for url in urls]
-        try:
-            for url, future in ProgressBar(asked, "check", unit="files"):
-                try:
-                    future.result()
-                except ObjectNotFound:
-                    missing.append(url)
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
+    missing = looker.missing(list(urls))
     if missing:
-        named = ", ".join(map(_shown, missing[:_MAX_SHOWN]))
+        named = ", ".join(map(_shown, missing[:_MAX_SHOWN])) + (" ..." if len(missing) > _MAX_SHOWN else "")
         raise ObjectNotFound(
-            f"{len(missing)} of {len(urls)} files are not there: {named}{' ...' if len(missing) > _MAX_SHOWN else ''}",
+            f"{len(missing)} of {counted(len(urls), 'file')} are not there: {named}",
             hint="nothing was written; leave --check out to write an index that names them all the same",
         )
 

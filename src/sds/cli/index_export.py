@@ -7,8 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
+from sds.cli.interrupts import told_when_interrupted
 from sds.cli.words import AsJson, Storage, open_client, parse_storage, say, show
-from sds.units import format_bytes
+from sds.units import counted, format_bytes
 
 __all__ = ["EXAMPLES", "command"]
 
@@ -35,8 +36,11 @@ def command(
     began = time.monotonic()
     # in the export's own folder: one that is killed leaves nothing that the next run does not use
     folder = str(work_folder(asked) / "fetch")
-    with open_client({**asked.storage_options, **parse_storage(storage)}, folder) as (client, _):
-        done = export(asked, client, on_rows=_Teller(began))
+    with (
+        told_when_interrupted("run it again to go on"),
+        open_client({**asked.storage_options, **parse_storage(storage)}, folder) as (client, _),
+    ):
+        done = export(asked, client, on_rows=_Teller(began), on_kept=_tell_kept)
     files = [
         {"path": redact(file.address), "split": file.split, "rows": file.rows, "bytes": file.bytes}
         for file in done.files
@@ -52,12 +56,19 @@ def command(
     }
     if asked.val_ratio:
         facts |= {"train_rows": done.num_rows("train"), "val_rows": done.num_rows("val")}
-    lines = [f"{file['path']}: {file['rows']} rows, {format_bytes(file['bytes'])}" for file in files]  # type: ignore[arg-type]
+    lines = [f"{file['path']}: {counted(file['rows'], 'row')}, {format_bytes(file['bytes'])}" for file in files]  # type: ignore[arg-type]
     if done.num_kept == len(files):
         lines.append("nothing to do: all of it was there (recompute: true makes it anew)")
+    elif done.num_kept or done.num_parts_kept:
+        kept = f"{counted(done.num_parts_kept, 'part')} of the rows, {counted(done.num_kept, 'file')}"
+        lines.append(f"kept from an earlier run: {kept}")
     show(facts, "\n".join(lines), as_json)
     for url in facts["left_over"]:
         say(f"left over from an earlier export, to be deleted by you: {url}")
+
+
+def _tell_kept(num_rows: int, num_files: int) -> None:
+    say(f"going on: an earlier run left {counted(num_rows, 'row')} on this disk, and {counted(num_files, 'file')}")
 
 
 class _Teller:
@@ -70,4 +81,4 @@ class _Teller:
         now = time.monotonic()
         if now - self._told >= _SAY_EVERY_S:
             self._told = now
-            say(f"export: {num_rows} rows, {num_rows / (now - self._began):.0f}/s")
+            say(f"export: {num_rows:,} rows, {num_rows / (now - self._began):,.0f}/s")

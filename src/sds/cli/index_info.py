@@ -1,9 +1,12 @@
-"""`sds index info`: what is in a source, of whatever kind: rows, columns, types, gaps, ids that occur twice."""
+"""`sds index info`: what is in a source, of whatever kind: rows, columns, types, gaps, ids that occur twice.
+
+Large Parquet files are read in chunks: their footers, the ids, and the columns of files.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sds.cli.words import AsJson, Download, Dst, IdColumn, Query, Src, Storage, open_source, show
@@ -12,6 +15,7 @@ from sds.units import format_bytes
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from sds.fetch import FetchClient
     from sds.index import Index
 
 __all__ = ["EXAMPLES", "command"]
@@ -20,8 +24,6 @@ EXAMPLES = (
     "Examples:  sds index info photos.parquet --id id  |  sds index info s3://bucket/photos  |  "
     "sds index info 'shards/*.csv' --json"
 )
-_ROWS = 65_536
-_MAX_SHOWN = 5
 
 
 def command(
@@ -34,24 +36,21 @@ def command(
     as_json: AsJson = False,
 ) -> None:
     """Say what is in a source: rows, columns, types, nulls, duplicate ids, bytes, fingerprint."""
-    with open_source(src, dst=dst, download=download, id_column=id_column, query=query, storage=storage) as (index, _):
-        facts = _facts(src, index)
+    opened = open_source(src, dst=dst, download=download, id_column=id_column, query=query, storage=storage)
+    with opened as (index, client):
+        if dst is not None:
+            Path(dst).mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="sds-info-", dir=dst, ignore_cleanup_errors=True) as scratch:
+            facts = _facts(src, index, id_column, client, Path(scratch))
     show(facts, _text(facts), as_json)
 
 
-def _facts(src: str, index: Index) -> dict[str, Any]:
+def _facts(src: str, index: Index, id_column: str, client: FetchClient, scratch: Path) -> dict[str, Any]:
+    from sds.index.survey import survey
     from sds.urls import redact
 
-    found = index.facts
-    columns: dict[str, dict[str, Any]] = {field.name: {"type": str(field.type), "nulls": 0} for field in index.schema}
-    num_bytes = 0
-    counts: Counter[str] = Counter()
-    for table, keys in _tables(index):
-        num_bytes += table.nbytes
-        for name, column in columns.items():
-            column["nulls"] += table[name].null_count
-        counts.update(keys)
-    twice = [key for key, count in counts.items() if count > 1]
+    found, seen = index.facts, survey(index, id_column=id_column, scratch=scratch, remote=lambda: client)
+    columns = {field.name: {"type": _type(field, index), "nulls": seen.nulls[field.name]} for field in index.schema}
     return {
         "source": redact(src),
         "kind": found.kind,
@@ -61,32 +60,23 @@ def _facts(src: str, index: Index) -> dict[str, Any]:
         "rows_at_source": found.rows_at_source,
         "columns": columns,
         "files": list(index.columns_to_download),
-        "duplicate_ids": len(twice),
-        "rows_with_duplicate_ids": sum(counts[key] for key in twice),
-        "examples_of_duplicate_ids": twice[:_MAX_SHOWN],
-        "bytes": num_bytes,
+        "duplicate_ids": seen.duplicates.num_ids,
+        "rows_with_duplicate_ids": seen.duplicates.num_rows,
+        "examples_of_duplicate_ids": list(seen.duplicates.examples),
+        "bytes": seen.num_bytes,
         "fingerprint": index.fingerprint,
+        "read_in_chunks": index.chunk_sizes is not None,
     }
 
 
-def _tables(index: Index) -> Iterator[tuple[pa.Table, list[str]]]:
-    """The rows, some at a time, and their ids."""
-    import numpy as np
+def _type(field: pa.Field, index: Index) -> str:
+    """The type of a column, for people; what the source holds inside itself is bytes, wherever they lie in it."""
     import pyarrow as pa
 
-    from sds.index import TableIndex
+    from sds.index.holding import HeldIndex
 
-    schema = index.schema
-    whole = index.table() if isinstance(index, TableIndex) else None
-    ids = index.keys() if isinstance(index, TableIndex) else None
-    for start in range(0, len(index), _ROWS):
-        if whole is not None and ids is not None:
-            yield whole.slice(start, _ROWS), ids.slice(start, _ROWS).to_pylist()
-            continue
-        rows = index.rows(np.arange(start, min(start + _ROWS, len(index))))
-        values = [row.values for row in rows]
-        columns = [pa.array([value.get(field.name) for value in values], field.type) for field in schema]
-        yield pa.table(columns, schema=schema), [row.key for row in rows]
+    is_held = isinstance(index, HeldIndex) and field.name in index.columns_to_download
+    return "bytes" if is_held and pa.types.is_struct(field.type) else str(field.type)
 
 
 def _text(facts: dict[str, Any]) -> str:
@@ -99,6 +89,7 @@ def _text(facts: dict[str, Any]) -> str:
     lines.append("columns:")
     for name, column in facts["columns"].items():
         notes = [f"{column['nulls']} null"] if column["nulls"] else []
+        notes += ["nulls not counted"] if column["nulls"] is None else []
         notes += ["files"] if name in facts["files"] else []
         lines.append(f"  {name:<{width}}  {column['type']}" + (f"  ({', '.join(notes)})" if notes else ""))
     if facts["duplicate_ids"]:
@@ -108,5 +99,6 @@ def _text(facts: dict[str, Any]) -> str:
         )
     else:
         lines.append("duplicate ids: none")
-    lines.append(f"fingerprint: {facts['fingerprint']}")
+    lazily = " (of an index that is read in chunks)" if facts["read_in_chunks"] else ""
+    lines.append(f"fingerprint: {facts['fingerprint']}{lazily}")
     return "\n".join(lines)

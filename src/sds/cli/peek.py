@@ -6,16 +6,14 @@ are data: whatever a terminal would take for a command is shown as an escape.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sds.cli.words import AsJson, Download, Dst, IdColumn, Query, Src, Storage, check_name, open_source, say
+from sds.cli.words import AsJson, Download, Dst, IdColumn, Query, Src, Storage, check_name, open_source, say, to_json
 from sds.errors import OptionError, SdsError
 
 if TYPE_CHECKING:
@@ -55,14 +53,14 @@ def command(
     """Show some rows of a source."""
     from sds.cli.thumbnails import WAYS, choose
     from sds.plan import Plan
+    from sds.view.contents import held_kind, told
 
     check_name("--images", images, ["auto", "off", *WAYS])
     way = None if as_json else choose(images, os.environ, is_terminal=sys.stdout.isatty())
-    with open_source(src, dst=dst, download=download, id_column=id_column, query=query, storage=storage) as (
-        index,
-        client,
-    ):
-        total, kind = len(index), _kind(index)
+    with open_source(
+        src, dst=dst, download=download, id_column=id_column, query=query, storage=storage, few_rows=True
+    ) as (index, client):
+        total, kind = len(index), held_kind(index)
         if at >= total:
             raise OptionError(f"--at is past the end: {at}", hint=f"there are {total} rows: 0 to {total - 1}")
         ids = Plan(total, shuffle).rows(0, at, min(at + num, total))
@@ -70,8 +68,8 @@ def command(
         names = [field.name for field in index.schema]
         shown = [check_name("--column", name, names) for name in columns] if columns else names
         if as_json:
-            records = [{name: _plain(row.values.get(name), kind) for name in shown} for row in rows]
-            print(json.dumps(records, indent=2, ensure_ascii=False, default=str))
+            records = [{name: told(row.values.get(name), kind) for name in shown} for row in rows]
+            print(to_json(records))
             return
         cells = [[_cell(row.values.get(name), width, kind) for name in shown] for row in rows]
         limit = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
@@ -83,22 +81,13 @@ def command(
             _show_images(index, client, rows, way, is_asked=images != "auto")
 
 
-def _plain(value: Any, kind: str | None = None) -> Any:
-    """A value for people; what a source holds inside itself is told, not shown."""
-    from sds.index.held import is_place
-
-    if isinstance(value, bytes | bytearray | memoryview):
-        return f"<{len(value)} bytes>"
-    if kind is not None and is_place(value, kind):
-        return f"<{value['size']} bytes>" if "size" in value else "<bytes>"
-    return value
-
-
 def _cell(value: Any, width: int, kind: str | None = None) -> str:
     """A value as one line of letters that do nothing but stand there."""
     if value is None:
         return "-"
-    text = str(_plain(value, kind))
+    from sds.view.contents import told
+
+    text = str(told(value, kind))
     text = "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
     return text if not width or len(text) <= width else f"{text[: max(1, width - 1)]}…"
 
@@ -119,6 +108,7 @@ def _show_images(index: Index, client: FetchClient, rows: list[Row], way: str, *
 
     from sds.cli.thumbnails import draw
     from sds.transforms.pillow import decode
+    from sds.view.contents import content
 
     name = _image_column(index, client, rows)
     if name is None:
@@ -129,7 +119,7 @@ def _show_images(index: Index, client: FetchClient, rows: list[Row], way: str, *
         if row.values.get(name) is None:
             continue
         try:
-            pixels = decode(_content(index, client, row, name), _MAX_PIXELS, (255, 255, 255))
+            pixels = decode(content(index, client, row, name), _MAX_PIXELS, (255, 255, 255))
         except SdsError as error:
             say(f"{_cell(row.key, 80)}: {error.message}")
             continue
@@ -144,8 +134,9 @@ def _image_column(index: Index, client: FetchClient, rows: list[Row]) -> str | N
     """The first column of pictures: files by their extension; what is inside the source by its first bytes."""
     from sds.index.formats import extension_of
     from sds.index.held import is_place
+    from sds.view.contents import content, held_kind
 
-    kind = _kind(index)
+    kind = held_kind(index)
     for field in index.schema:
         row = next((each for each in rows if each.values.get(field.name) is not None), None)
         if row is None:
@@ -156,36 +147,9 @@ def _image_column(index: Index, client: FetchClient, rows: list[Row]) -> str | N
                 return str(field.name)
         elif isinstance(value, bytes) or (kind is not None and is_place(value, kind)):
             try:
-                head = _content(index, client, row, field.name)[:12]
+                head = content(index, client, row, field.name)[:12]
             except SdsError:
                 continue
             if head.startswith(_MAGIC) or head[8:] == b"WEBP":
                 return str(field.name)
     return None
-
-
-def _kind(index: Index) -> str | None:
-    """What a source is that holds samples inside itself."""
-    from sds.index.holding import HeldIndex
-
-    return index.held.kind if isinstance(index, HeldIndex) else None
-
-
-def _content(index: Index, client: FetchClient, row: Row, name: str) -> bytes:
-    """The bytes that a cell holds, or names: a file, or a place inside the source."""
-    from sds.fetch import File
-    from sds.index.holding import HeldIndex
-
-    value = row.values[name]
-    if isinstance(value, bytes):
-        return value
-    sample = {name: value}
-    held = index if isinstance(index, HeldIndex) and not isinstance(value, str) else None
-    files = held.files(row, sample) if held else [File(value, (row.versions or {}).get(name))]
-    (ticket,) = client.submit([files])
-    try:
-        paths = ticket.take()
-        found = held.load(row, sample, files, paths)[name] if held else paths[0]
-        return found if isinstance(found, bytes) else Path(found).read_bytes()
-    finally:
-        ticket.release()

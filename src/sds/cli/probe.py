@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sds.errors import SdsError
 from sds.urls import redact
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from sds.fetch import FetchClient, RemoteFile
 
-__all__ = ["probe_file", "probe_table"]
+__all__ = ["Probed", "probe_file", "probe_table", "probe_urls"]
 
 _IMAGES = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "avif", "heic", "heif", "jp2")
 _STREAMS = (
@@ -48,41 +48,71 @@ _HEAD_BYTES = 2**16
 _MAX_HEAD_BYTES = 2**25
 
 
-def probe_table(
-    table: pa.Table, columns: tuple[str, ...], client: FetchClient, num_threads: int
-) -> tuple[pa.Table, list[str]]:
-    """Adds `width`, `height` and `duration`, of the one column of media or with the names of several before them."""
-    import pyarrow as pa
+class Probed(NamedTuple):
+    """What is known of a file: its facts, and why there are none."""
 
-    from sds.observe import ProgressBar
+    facts: dict[str, Any]
+    failure: str | None = None
+
+
+def probe_table(
+    table: pa.Table, columns: tuple[str, ...], probe: Callable[[str, Sequence[str | None]], list[Probed]]
+) -> tuple[pa.Table, list[str]]:
+    """Adds `width`, `height` and `duration`, of the one column of media or with the names of several before them.
+
+    Args:
+        table: names files.
+        columns: where it does.
+        probe: looks at the files of a column, which has a name.
+
+    Returns:
+        The table, and a line for each file that could not be read.
+    """
+    import pyarrow as pa
 
     media = [name for name in columns if name in table.column_names and _kind(table[name]) is not None]
     failures: list[str] = []
-    with ThreadPoolExecutor(num_threads) as pool:
-        for name in media:
-            urls = table[name].to_pylist()
-            asked = [None if url is None else pool.submit(probe_file, url, client) for url in urls]
-            found: list[dict[str, Any]] = []
-            try:
-                for url, future in zip(urls, ProgressBar(asked, f"probe {name}", unit="files"), strict=True):
-                    found.append({})
-                    if future is None:
-                        continue
-                    try:
-                        found[-1] = future.result()
-                    except SdsError as error:
-                        failures.append(f"{redact(url)}: {error.message}")
-                    except Exception as error:  # noqa: BLE001 (decoders raise what they like; a file is left without)
-                        failures.append(f"{redact(url)}: {type(error).__name__}: {' '.join(str(error).split())}")
-            except BaseException:
-                pool.shutdown(cancel_futures=True)
-                raise
-            prefix = "" if len(media) == 1 else f"{name}_"
-            for fact, type_ in _FACTS.items():
-                values = pa.array([each.get(fact) for each in found], getattr(pa, type_)())
-                if values.null_count < len(values) and f"{prefix}{fact}" not in table.column_names:
-                    table = table.append_column(f"{prefix}{fact}", values)
+    for name in media:
+        found = probe(name, table[name].to_pylist())
+        failures += [each.failure for each in found if each.failure is not None]
+        prefix = "" if len(media) == 1 else f"{name}_"
+        for fact, type_ in _FACTS.items():
+            values = pa.array([each.facts.get(fact) for each in found], getattr(pa, type_)())
+            if values.null_count < len(values) and f"{prefix}{fact}" not in table.column_names:
+                table = table.append_column(f"{prefix}{fact}", values)
     return table, failures
+
+
+def probe_urls(urls: Sequence[str | None], client: FetchClient, num_threads: int) -> Iterator[Probed]:
+    """The facts of files, in their order; those of no file are none."""
+    with ThreadPoolExecutor(num_threads) as pool:
+        asked = [None if url is None else pool.submit(probe_file, url, client) for url in urls]
+        try:
+            for url, future in zip(urls, asked, strict=True):
+                if url is None or future is None:
+                    yield Probed({})
+                    continue
+                try:
+                    yield Probed(future.result())
+                except SdsError as error:
+                    yield Probed({}, f"{redact(url)}: {error.message}")
+                except Exception as error:  # noqa: BLE001 (decoders raise what they like; a file is left without)
+                    yield Probed({}, f"{redact(url)}: {_reason(error)}")
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def _reason(error: Exception) -> str:
+    """What is wrong with a file, without names of classes and addresses in memory."""
+    name, text = type(error).__name__, " ".join(str(error).split())
+    if name == "UnidentifiedImageError":
+        return "not an image, or of no format that is known"
+    if name == "InvalidDataError":
+        return "not a video or sound, or of no format that is known"
+    if name == "DecompressionBombError":
+        return "the image says that it is too large to be true"
+    return text or name
 
 
 def _kind(column: pa.ChunkedArray) -> str | None:
@@ -119,6 +149,8 @@ def _image(media: str | RemoteFile) -> dict[str, Any]:
         while True:
             more = file.read(size - len(head)) or b""
             head += more
+            if not head:
+                raise ValueError("it is empty")
             try:
                 with _opened(head) as image:
                     width, height = image.size

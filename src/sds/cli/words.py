@@ -7,23 +7,26 @@ from __future__ import annotations
 
 import difflib
 import json
+import math
 import os
 import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sds.errors import FetchError, OptionError, SchemaError
+from sds.errors import FetchError, OptionError, SchemaError, SourceError, UnsupportedSource
 from sds.units import parse_bytes
 
 if TYPE_CHECKING:
     from sds import StreamingDataset
     from sds.fetch import FetchClient
     from sds.index import Index, IndexOptions
+    from sds.index.lazy import LazyIndex
 
 __all__ = [
     "HELP_NAMES",
@@ -42,8 +45,10 @@ __all__ = [
     "open_source",
     "parse_limit",
     "parse_storage",
+    "refuse_tensors",
     "say",
     "show",
+    "to_json",
 ]
 
 HELP_NAMES = {"help_option_names": ["-h", "--help"]}
@@ -58,7 +63,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON."
 Download = Annotated[
     list[str] | None,
     typer.Option(
-        "--download", metavar="COLUMN", help="A column that holds files; may be repeated. A folder needs none."
+        "--download",
+        metavar="COLUMN",
+        help="A column that holds files; may be repeated. A folder needs none, or its endings: 'jpg;jpeg;png' is one.",
     ),
 ]
 IdColumn = Annotated[str, typer.Option("--id", metavar="COLUMN", help="The column of ids.")]
@@ -76,6 +83,8 @@ Storage = Annotated[
 ]
 
 _SCRATCH_LIMIT = 2 * 10**9
+_LARGE = 64 << 20  # bytes: Parquet files above are read in chunks
+_CHUNK_ROWS = 16_384
 # what every user of this machine may see in the list of processes is no place for these
 _SECRET = ("secret_access_key", "session_token", "account_key")
 
@@ -152,10 +161,15 @@ def check_downloads(index: Index, download: list[str] | None) -> None:
         SchemaError: there is one.
     """
     from sds.index import TableIndex
+    from sds.index.lazy import LazyIndex
 
-    for name in download or ():
-        if isinstance(index, TableIndex) and index.column(name).null_count == len(index):
-            others = [field.name for field in index.schema if field.name not in (download or ())]
+    for name in index.columns_to_download if download else ():  # of 'jpg;png', the column is 'jpg'
+        if isinstance(index, LazyIndex):
+            has_files = name in index.manifest.layout.schema.names
+        else:
+            has_files = not isinstance(index, TableIndex) or index.column(name).null_count < len(index)
+        if not has_files:
+            others = [field.name for field in index.schema if field.name not in index.columns_to_download]
             close = difflib.get_close_matches(name, others, n=1)
             meant = f"did you mean {close[0]!r}? " if close else ""
             hint = f"{meant}the other columns: {', '.join(others)}"
@@ -183,10 +197,15 @@ def open_source(
     id_column: str,
     query: str | None,
     storage: list[str] | None,
+    few_rows: bool = False,
 ) -> Iterator[tuple[Index, FetchClient]]:
-    """The index of what was typed, as a dataset would have it, without torch where that is possible."""
+    """The index of what was typed, as a dataset would have it, without torch where that is possible.
+
+    With `few_rows`, one of Parquet files is not read as a whole.
+    """
     import platformdirs
 
+    from sds.cli.index_glance import open_glance
     from sds.index import open_index
 
     options = index_options(download, id_column, query)
@@ -203,12 +222,56 @@ def open_source(
                 finally:
                     tensors.cache.close()
                 return
-        index = open_index(src, options, folder=folder / "index", remote=lambda: client)
+        glance = open_glance(src, options, folder=folder / "index", client=client) if few_rows else None
+        if glance is not None:
+            index = glance
+        else:
+            index = _open_large(src, options, folder / "index", client) or open_index(
+                src, options, folder=folder / "index", remote=lambda: client
+            )
         check_downloads(index, download)
         try:
             yield index, client
         finally:
             index.close()
+
+
+def _open_large(src: str, options: IndexOptions, folder: Path, client: FetchClient) -> LazyIndex | None:
+    """The index of large Parquet files, of which only what is looked at is read; None: it is none, or not large."""
+    from sds.index.embedded import holds_files, is_binary
+    from sds.index.lazy_opening import open_lazy
+    from sds.index.source import find_source
+
+    source = find_source(src, folder=folder, open_remote=lambda: client)
+    is_parquet = all(part.format.family == "parquet" for part in source.index_files)
+    if source.sample_files or not is_parquet or (options.sql_query is not None and options.columns_to_download):
+        return None
+    lazily = replace(options, lazy_index_chunk_size=_CHUNK_ROWS, lazy_index_plan="scan")
+    whole = replace(lazily, sql_query=None)
+    try:
+        index = open_lazy(src, whole, folder=folder, remote=lambda: client)
+        is_large = index.manifest.layout.num_bytes > _LARGE
+        if not is_large or any(is_binary(field.type) or holds_files(field.type) for field in index.schema):
+            return None  # small, or with files inside, of which only their places are read
+        return index if options.sql_query is None else open_lazy(src, lazily, folder=folder, remote=lambda: client)
+    except (OptionError, SourceError):
+        return None  # a query that needs all rows at once; or whoever opens it whole says what is wrong
+
+
+def refuse_tensors(src: str, client: FetchClient) -> None:
+    """Refuses a tensor cache, of which no index can be made.
+
+    Raises:
+        UnsupportedSource: it is one.
+    """
+    if not _may_be_tensors(src, client):
+        return
+    from sds.tensors.source import is_tensor_cache
+    from sds.urls import redact
+
+    if is_tensor_cache(src, lambda: client):
+        hint = "it is an index of itself: open it as it is, and choose rows with sql_query"
+        raise UnsupportedSource(f"source is a tensor cache: {redact(src)}", hint=hint)
 
 
 def _may_be_tensors(src: str, client: FetchClient) -> bool:
@@ -249,7 +312,21 @@ def open_client(
 
 def show(facts: dict[str, Any], text: str, as_json: bool) -> None:
     """Prints a result: for machines or for people."""
-    print(json.dumps(facts, indent=2, ensure_ascii=False, default=str) if as_json else text)
+    print(to_json(facts) if as_json else text)
+
+
+def to_json(value: Any) -> str:
+    """A result as JSON: what that has no numbers for (NaN, infinity) is null."""
+    is_utf8 = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+    return json.dumps(_finite(value), indent=2, ensure_ascii=not is_utf8, default=str, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(each) for key, each in value.items()}
+    return [_finite(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def say(text: str) -> None:

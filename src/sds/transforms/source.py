@@ -41,6 +41,8 @@ def read_bytes(
     except (OSError, ValueError) as error:  # ValueError: a path with a null byte in it
         reason = getattr(error, "strerror", None) or str(error)
         hint = "check that the path is right and readable"
+        if not os.path.isabs(path):
+            hint += f"; if it is relative to its index, name {field!r} in columns_to_download"
         if "://" in path:
             hint = f"it is a URL that was not fetched: name {field!r} in columns_to_download"
         raise decode_error(sample, kind, reason, field=field, path=path, hint=hint) from error

@@ -59,6 +59,17 @@ def test_an_error_of_ours_is_a_message_with_a_hint(failing, capsys, monkeypatch)
     assert (out, err) == ("", "error: nothing is here: s3://x\nhint: look elsewhere\n")
 
 
+def test_a_hint_speaks_of_options(capsys, monkeypatch):
+    def fail():
+        raise SourceError("no", hint="storage_options={'anonymous': True}")
+
+    monkeypatch.delenv("SDS_LOG_LEVEL", raising=False)
+    monkeypatch.setattr(cli, "app", fail)
+    with pytest.raises(SystemExit):
+        cli.main()
+    assert capsys.readouterr().err == "error: no\nhint: --storage anonymous=true\n"
+
+
 def test_debug_shows_the_traceback(failing, monkeypatch):
     monkeypatch.setenv("SDS_LOG_LEVEL", "debug")
     with pytest.raises(SourceError):
@@ -125,3 +136,31 @@ def test_wrong_options_are_wrong_usage(capsys, monkeypatch):
     with pytest.raises(SystemExit) as ended:
         cli.main()
     assert ended.value.code == 2 and "hint: leave it out" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("length", [10, 10**6])
+def test_a_full_disk_is_told(length):
+    code = f"import sds.cli as c; c.app = lambda: print('x' * {length}); c.main()"
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False
+        )
+    assert done.returncode == 1
+    assert done.stderr == "error: results cannot be written: No space left on device\nhint: make room where they go\n"
+
+
+def test_a_closed_output_is_no_traceback():
+    code = "import sds.cli as c, sys; c.app = lambda: print(sys.stdout.isatty()); c.main()"
+    command = f"'{sys.executable}' -c '{code}' >&-"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_terminal_that_does_not_know_a_letter_gets_an_escape():
+    show = "print('gr\\xfcn', c.words.to_json(['\\u65e5']))"
+    code = f"import sds.cli as c; import sds.cli.words; c.app = lambda: {show}; c.main()"
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=environment, check=False
+    )
+    assert done.stdout == 'gr\\xfcn [\n  "\\u65e5"\n]\n'

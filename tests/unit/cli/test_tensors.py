@@ -11,12 +11,14 @@ import torch
 from typer.testing import CliRunner
 
 from sds import cli
+from sds.cli.hints import for_shell
+from sds.cli.ray_engine import check_resources
 from sds.cli.tensors import load_chain
-from sds.cli.tensors_build import check_resources
-from sds.errors import OptionError, TensorCacheError
+from sds.errors import OptionError, SdsError, TensorCacheError
 from sds.tensors import TensorCache, TensorCacheWriter
 
 CHAIN = """
+import threading
 from pathlib import Path
 
 import torch
@@ -24,6 +26,7 @@ import torch
 from sds.transforms import FilterFields
 
 SEEN = []
+LATER = threading.Event()
 
 
 def number(sample):
@@ -37,6 +40,25 @@ chain = [number]
 
 def make_chain():
     return [number, FilterFields(["x"])]
+
+
+def wait(sample):
+    # the first row is done after the fourth
+    if sample["__sample_key__"] == "03":
+        LATER.set()
+    elif sample["__sample_key__"] == "00":
+        assert LATER.wait(30)
+    return sample
+
+
+slow_chain = [number, wait]
+
+
+def odd(sample, each=(each for each in ())):
+    return sample
+
+
+odd_chain = [odd]
 
 
 nothing = 5
@@ -96,6 +118,54 @@ def test_a_build_goes_on_where_it_stopped(folder: Path) -> None:
     assert {cache.key(i): float(cache[i]["x"][0]) for i in range(20)} == {f"{place:02d}": place for place in range(20)}
 
 
+def test_a_build_says_what_was_there(folder: Path) -> None:
+    words = ["build", "texts", "latents", "--transforms", "users_chain:chain"]
+    assert "already there" not in run(*words, "--sql", "SELECT * FROM dataframe LIMIT 5")[1]
+    assert "already there: 5 of 20" in run(*words)[1]
+    assert json.loads(run(*words, "--json")[1])["already_there"] == 20
+
+
+def test_builds_are_alike_in_whatever_order_rows_are_done(folder: Path) -> None:
+    for path, chain, threads in (("a", "slow_chain", "2"), ("b", "chain", "1")):
+        words = ["--transforms", f"users_chain:{chain}", "--threads", threads, "--version", "1"]
+        assert run("build", "texts", path, *words)[0] == 0
+    files = [{each.name: each.read_bytes() for each in Path(path).iterdir()} for path in ("a", "b")]
+    assert files[0] == files[1] and len(files[0]) == 3
+    assert list(TensorCache("a").keys()) == [f"{place:02d}" for place in range(20)]
+
+
+@pytest.mark.parametrize(
+    ("words", "message", "hint"),
+    [
+        (["s3://bucket/made", "--transforms", "users_chain:chain"], "PATH is not local", "copy that"),
+        (["made", "--transforms", "users_chain:odd_chain"], "odd", "--version"),
+        (["made", "--transforms", "users_chain:chain", "--download", "nope"], "nope", "--download names extensions"),
+        (["made", "--transforms", "users_chain:chain", "--sql", "SELEC"], "--sql is not SQL", "SELECT"),
+        (["made", "--transforms", "users_chain:chain", "--shard-size", "many"], "--shard-size", "500mb"),
+        (["made", "--transforms", "users_chain:chain", "--storage", "endpont=x"], "--storage", "'endpoint'"),
+    ],
+)
+def test_errors_of_a_build_speak_of_what_was_typed(words: list[str], message: str, hint: str, folder: Path) -> None:
+    with pytest.raises(SdsError, match=message) as caught:
+        run("build", "texts", *words)
+    assert hint in for_shell(str(caught.value.hint)) and "Remember(" not in str(caught.value)
+    assert not (folder / "made").exists()
+
+
+def test_info_lists_generations_and_prune_deletes_the_old(folder: Path) -> None:
+    for version in ("1", "2"):
+        run("build", "texts", "latents", "--transforms", "users_chain:chain", "--version", version)
+    text = run("info", "latents")[1]
+    assert "version 1: 20 samples" in text and "version 2: 20 samples" in text
+    (current,) = [line for line in text.splitlines() if "(current)" in line]
+    assert "version 2" in current
+    found = json.loads(run("info", "latents", "--json")[1])["generations"]
+    assert [(each["fingerprint"], each["is_current"]) for each in found] == [("version 1", False), ("version 2", True)]
+    assert json.loads(run("prune", "latents", "--json")[1])["deleted"] == [found[0]]
+    assert "0 generations deleted" in run("prune", "latents")[1]
+    assert TensorCache("latents").fingerprints == ("version 2",)
+
+
 def test_a_build_tells_what_failed(folder: Path) -> None:
     (folder / "texts" / "07.txt").write_text("seven")
     result = CliRunner().invoke(
@@ -103,7 +173,7 @@ def test_a_build_tells_what_failed(folder: Path) -> None:
     )
     assert result.exit_code == 1
     assert "rows: 20, failed: 1" in result.stdout and "19 samples" in result.stdout
-    assert "failed: 07 at stage transform" in result.stderr
+    assert "failed: 07 at stage transform: transform failed: number: ValueError" in result.stderr
 
 
 def test_import_comfyui(tmp_path: Path) -> None:
@@ -115,13 +185,15 @@ def test_import_comfyui(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [["info"], ["build", "a", "b"], ["build", "a", "b", "--transforms", "x", "--threads", "0"]]
+    "words", [["info"], ["prune"], ["build", "a", "b"], ["build", "a", "b", "--transforms", "x", "--threads", "0"]]
 )
 def test_wrong_usage_is_2(words: list[str]) -> None:
     assert run(*words)[0] == 2
 
 
-@pytest.mark.parametrize("words", [["--help"], ["info", "-h"], ["build", "--help"], ["import-comfyui", "--help"]])
+@pytest.mark.parametrize(
+    "words", [["--help"], ["info", "-h"], ["build", "--help"], ["prune", "--help"], ["import-comfyui", "--help"]]
+)
 def test_help_has_examples(words: list[str]) -> None:
     code, text = run(*words)
     assert code == 0 and "sds tensors" in text and "Example" in text
