@@ -250,12 +250,30 @@ class _Teller:
 
 
 def _module(module: torch.nn.Module, own: set[str]) -> list[Any]:
-    """What a module is: what it prints, its weights; without the parts that it makes by working."""
+    """What a module is: what it prints, its weights and settings; without the parts that it makes by working."""
     weights = {name: each for name, each in module.state_dict().items() if name.partition(".")[0] not in own}
+    parts = [(name, part) for name, part in module.named_modules() if name.partition(".")[0] not in own]
+    settings = {f"{name}.{key}": each for name, part in parts for key, each in _settings(part).items()}
     if not own:
-        return [repr(module), module.training, weights]
+        return [repr(module), module.training, weights, settings]
     children = {name: repr(child) for name, child in module.named_children() if name not in own}
-    return [module.extra_repr(), children, module.training, weights]
+    return [module.extra_repr(), children, module.training, weights, settings]
+
+
+def _settings(module: torch.nn.Module) -> dict[str, Any]:
+    """The plain values that a module was given, and may not print; torch's own modules print theirs."""
+    if type(module).__module__.partition(".")[0] == "torch":
+        return {}
+    own = own_attributes(type(module)) | {"training"}
+    return {name: each for name, each in vars(module).items() if name[0] != "_" and name not in own and _is_plain(each)}
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return all(map(_is_plain, value))
+    if isinstance(value, dict):
+        return all(_is_plain(key) and _is_plain(each) for key, each in value.items())
+    return isinstance(value, _PLAIN)
 
 
 def _arguments(value: Any, own: set[str]) -> dict[str, Any] | None:

@@ -239,3 +239,30 @@ def test_rows_are_written_in_the_order_they_were_asked_for(tmp_path: Path) -> No
     cache = TensorCache(tmp_path / "mem")
     assert list(cache.keys()) == ["a", "b", "c", "f"]
     assert [float(sample["x"][0]) for sample in cache] == [97, 98, 99, 102]
+
+
+class Scaled(torch.nn.Module):
+    """A module with settings that it does not print, deep inside too."""
+
+    def __init__(self, scale: float, inner: torch.nn.Module | None = None) -> None:
+        super().__init__()
+        self.scale = scale
+        self.sizes = [1, {"a": scale}]
+        self.num_calls = 0
+        self.inner = inner or torch.nn.Identity()
+
+    def forward(self, sample: dict[str, Any]) -> dict[str, Any]:
+        self.num_calls += 1
+        return {**sample, "x": sample["x"] * self.scale}
+
+
+def test_plain_attributes_of_a_module_count_and_what_it_counts_does_not() -> None:
+    module = Scaled(2.0, Scaled(3.0))
+    before = fingerprint_of([module])
+    module({"x": 1})
+    module.inner.num_calls = 7
+    assert fingerprint_of([module]) == before == fingerprint_of([Scaled(2.0, Scaled(3.0))])
+    assert fingerprint_of([Scaled(2.5, Scaled(3.0))]) != before
+    assert fingerprint_of([Scaled(2.0, Scaled(4.0))]) != before
+    module.sizes[1]["a"] = 5.0
+    assert fingerprint_of([module]) != before
