@@ -49,7 +49,7 @@ lint: $(READY)
 AGAIN = -q --last-failed --last-failed-no-failures none
 
 # rooms that join others, and properties over many examples; the rest of tests/unit takes less than a minute
-JOINED = tests/unit/dataset tests/unit/loader tests/unit/cli tests/properties
+JOINED = tests/unit/dataset tests/unit/loader tests/unit/cli tests/unit/view tests/unit/index/test_lazy.py tests/unit/index/test_lazy_text.py tests/properties
 
 unit: $(READY)
 	$(BIN)/python -m pytest tests/unit $(JOINED:%=--ignore=%) -n 2 -q || $(BIN)/python -m pytest tests/unit $(JOINED:%=--ignore=%) $(AGAIN)
