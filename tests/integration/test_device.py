@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import math
 import multiprocessing
 import os
 import signal
@@ -68,6 +69,21 @@ class Stage:
         return value
 
 
+class Keyboard(threading.Thread):
+    """Ctrl-C, once a stage is reached."""
+
+    def __init__(self, stage: Stage) -> None:
+        super().__init__()
+        self.stage = stage
+        self.pressed_at = math.inf
+
+    def run(self) -> None:
+        assert self.stage.is_reached.wait(20)
+        time.sleep(0.1)
+        self.pressed_at = time.monotonic()
+        os.kill(os.getpid(), signal.SIGINT)
+
+
 class SlowToCopy(SimulatedDevice):
     def __init__(self, stage: Stage) -> None:
         super().__init__()
@@ -113,22 +129,14 @@ def test_ctrl_c_reaches_the_loop_soon_in_every_stage(
         loader, device = [torch.ones(3)] * 9, SlowToCopy(stage)
     else:
         loader = [torch.ones(3)] * 9
-    sent: list[float] = []
-
-    def press() -> None:
-        assert stage.is_reached.wait(20)
-        time.sleep(0.1)
-        sent.append(time.monotonic())
-        os.kill(os.getpid(), signal.SIGINT)
-
-    keyboard = threading.Thread(target=press)
+    keyboard = Keyboard(stage)
     keyboard.start()
     prefetcher = sds.DevicePrefetcher(loader, device)
     with pytest.raises(KeyboardInterrupt):
         for _ in prefetcher:
             stage.is_reached.set()
             time.sleep(30)  # the training step
-    took_s = time.monotonic() - sent[0]
+    took_s = time.monotonic() - keyboard.pressed_at
     fetching.say(f"Ctrl-C, {name}: {took_s:.3f} s; threads left: {our_threads()}")
     assert took_s < LIMIT_S
     if name in ("fetch", "training step"):
@@ -153,19 +161,11 @@ def test_ctrl_c_reaches_a_loop_without_prefetching_soon_in_every_stage(
     else:
         stream = {"name": "a", "ratio": 1, "batch_size": 4}
         loader = sds.MultiStreamDataLoader([dataset], [stream], collate_fn=collate_fn)
-    sent: list[float] = []
-
-    def press() -> None:
-        assert stage.is_reached.wait(20)
-        time.sleep(0.1)
-        sent.append(time.monotonic())
-        os.kill(os.getpid(), signal.SIGINT)
-
-    keyboard = threading.Thread(target=press)
+    keyboard = Keyboard(stage)
     keyboard.start()
     with pytest.raises(KeyboardInterrupt):
         next(iter(loader))
-    took_s = time.monotonic() - sent[0]
+    took_s = time.monotonic() - keyboard.pressed_at
     fetching.say(f"Ctrl-C, {name}, {kind}: {took_s:.3f} s")
     assert took_s < LIMIT_S
     stage.is_over.set()

@@ -28,7 +28,8 @@ from sds.fetch.flights import Flight, Flights
 from sds.fetch.launch import READY, SCANNING, peer_uid, short_name
 from sds.fetch.owner import Claim
 from sds.fetch.reports import too_small
-from sds.fetch.session import Session, Ticket
+from sds.fetch.session import Session
+from sds.fetch.ticket import Ticket
 from sds.fetch.versions import Versions
 from sds.units import format_bytes
 
