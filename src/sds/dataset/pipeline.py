@@ -186,6 +186,7 @@ class Pipeline:
         finally:
             if self.memory is not None and job.memory_key is not None and job.remembered is None:
                 self.memory.done(job.memory_key)
+            job.sample = {}  # a step keeps its jobs until it is over, and needs no second copy of what they became
         return samples
 
     @property
@@ -271,14 +272,17 @@ class Pipeline:
     ) -> list[Sample]:
         """What a chain makes of samples."""
         for transform in transforms:
-            if len(samples) == 1:
-                samples = self._several(transform, samples[0], row, remotes)
-            else:
-                samples = [after for before in samples for after in self._several(transform, before, row, remotes)]
+            found: list[Sample] = []
+            for sample in samples:
+                made = self._call(transform, sample, row, remotes)
+                found += [made] if type(made) is dict else _several(transform, made)
+            samples = found
         return samples
 
     def _as_remote(self, job: Job, files: list[str | RemoteFile]) -> list[str | RemoteFile]:
         """The files, with a RemoteFile for each that is large enough to be one, also where a whole copy was there."""
+        if not self._ranges:
+            return files
         found: list[str | RemoteFile] = []
         for column, file, asked in zip(job.columns, files, job.files, strict=True):
             if column in self._ranges and is_remote(asked.url):
@@ -288,27 +292,14 @@ class Pipeline:
             found.append(file)
         return found
 
-    def _several(
-        self, transform: Transform, sample: Sample, row: Row, remotes: Sequence[RemoteFile] = ()
-    ) -> list[Sample]:
-        """What a transform makes of a sample, as a list: [] dropped, one, or many."""
-        result = self._call(transform, sample, row, remotes)
-        if result is None:
-            return []
-        if isinstance(result, dict):
-            return [result]
-        several = result if isinstance(result, list) else None
-        if several is None or not all(isinstance(each, dict) for each in several):
-            hint = "a transform returns a dict, several dicts (list or generator), or None to drop the sample"
-            raise TransformError(f"{_name_of(transform)} returned {type(result).__name__}", hint=hint)
-        return several
-
     def _call(self, transform: Transform, sample: Sample, row: Row, remotes: Sequence[RemoteFile] = ()) -> Any:
         waited_s = sum(remote.waited_s for remote in remotes) if remotes else 0.0
         start = time.perf_counter()
         try:
             result = transform(sample)
-            if result is not None and not isinstance(result, dict | str | bytes) and isinstance(result, Iterable):
+            if type(result) is dict or result is None:
+                return result
+            if not isinstance(result, dict | str | bytes) and isinstance(result, Iterable):
                 # a generator's work, and its errors, belong to this call; a Mapping of another kind becomes a dict
                 result = dict(result) if isinstance(result, Mapping) else list(result)
         except SdsError:
@@ -321,6 +312,18 @@ class Pipeline:
                 start += sum(remote.waited_s for remote in remotes) - waited_s
             self.tally.add_busy(getattr(transform, "stage", "transform"), start, subject=row.key)
         return result
+
+
+def _several(transform: Transform, result: Any) -> list[Sample]:
+    """What a transform returned, as a list: [] dropped, one, or many."""
+    if result is None:
+        return []
+    if isinstance(result, dict):
+        return [result]
+    if not isinstance(result, list) or not all(isinstance(each, dict) for each in result):
+        hint = "a transform returns a dict, several dicts (list or generator), or None to drop the sample"
+        raise TransformError(f"{_name_of(transform)} returned {type(result).__name__}", hint=hint)
+    return result
 
 
 def _content_of(value: dict[str, Any], column: str) -> Any:

@@ -73,6 +73,9 @@ class Ranges:
     def __contains__(self, column: str) -> bool:
         return column in self._worth
 
+    def __bool__(self) -> bool:
+        return bool(self._worth)
+
 
 def ranged_columns(transforms: Iterable[Transform], columns: Iterable[str]) -> dict[str, int]:
     """Columns whose first reader takes byte ranges, and the size from which on it is worth it."""

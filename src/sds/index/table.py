@@ -7,7 +7,7 @@ for. The file is memory-mapped: its pages are shared by all processes, forked or
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
@@ -207,22 +207,30 @@ class TableIndex:
         if numbers.min() < 0 or numbers.max() >= self._size:
             raise IndexError(f"row is not in [0, {self._size}): {numbers[(numbers < 0) | (numbers >= self._size)][0]}")
         batches = np.searchsorted(self._starts, numbers, "right") - 1
-        places = numbers - self._starts[batches]
-        columns, versions, key_place = self._manifest.columns, self._manifest.versions, self._key_place
-        rows = []
-        for number, batch, place in zip(numbers.tolist(), batches.tolist(), places.tolist(), strict=True):
-            readers = self._readers[batch] or self._make_readers(batch)
-            cells = [read(place) for read in readers]
-            key = number if key_place is None else cells[key_place]
-            rows.append(
-                Row(
-                    number,
-                    str(key),
-                    dict(zip(columns, cells, strict=False)),  # the cells of hidden columns come after
-                    _known(versions, cells[len(columns) :]) if versions else None,
-                )
-            )
+        places = (numbers - self._starts[batches]).tolist()
+        first = int(batches[0])
+        if (batches == first).all():
+            return self._rows_of(first, numbers.tolist(), places)
+        rows: list[Any] = [None] * len(places)
+        for batch in np.unique(batches):
+            at = np.flatnonzero(batches == batch).tolist()
+            found = self._rows_of(int(batch), numbers[at].tolist(), [places[k] for k in at])
+            for k, row in zip(at, found, strict=True):
+                rows[k] = row
         return rows
+
+    def _rows_of(self, batch: int, numbers: list[int], places: list[int]) -> list[Row]:
+        """Rows of one batch, read a column at a time."""
+        readers = self._readers[batch] or self._make_readers(batch)
+        cells = [list(map(read, places)) for read in readers]
+        columns, versions = self._manifest.columns, self._manifest.versions
+        keys = map(str, numbers if self._key_place is None else cells[self._key_place])
+        # the cells of hidden columns come after
+        values = [dict(zip(columns, each, strict=False)) for each in zip(*cells, strict=True)] or [{} for _ in places]
+        if not versions:
+            return list(map(Row, numbers, keys, values))
+        known = (_known(versions, each) for each in zip(*cells[len(columns) :], strict=True))
+        return list(map(Row, numbers, keys, values, known))
 
     @property
     def weights(self) -> WeightSource | None:
@@ -299,7 +307,7 @@ class Weights:
         return found[0] if len(found) == 1 else np.concatenate([np.empty(0), *found])
 
 
-def _known(names: tuple[str, ...], versions: list[Any]) -> dict[str, str]:
+def _known(names: tuple[str, ...], versions: Iterable[Any]) -> dict[str, str]:
     return {name: version for name, version in zip(names, versions, strict=False) if version is not None}
 
 

@@ -18,6 +18,7 @@ from contextlib import suppress
 from functools import cached_property
 from typing import Any, TypeVar
 
+from sds.dataset.keywords import check_keywords
 from sds.dataset.options import check_count
 from sds.errors import OptionError, SdsError, StateError
 from sds.loader.around import Around, innermost
@@ -41,6 +42,7 @@ _SOON_S = 0.5  # who leaves a loop waits no longer for the thread; it ends by it
 _PATIENCE_S = 60.0  # who begins another does
 
 
+@check_keywords
 class DevicePrefetcher(Around):
     """The batches of a loader, on a device, made and copied ahead.
 

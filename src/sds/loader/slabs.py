@@ -16,7 +16,7 @@ import torch
 from sds.tensors.spare import Spare
 from sds.types import Sample
 
-__all__ = ["Slab", "has_memory", "is_copyable"]
+__all__ = ["Slab", "as_array", "has_memory"]
 
 _LEAST = 16384  # bytes of a tensor that are worth it
 _DTYPES = {
@@ -52,12 +52,12 @@ class Slab:
         """The sample, its large tensors copied to their place; the dict that was given stays as it is."""
         moved = {}
         for field, value in sample.items():
-            if isinstance(value, torch.Tensor) and field not in self._uneven and _is_worth(value):
+            array = as_array(value) if field not in self._uneven else None
+            if array is not None and array.nbytes >= _LEAST:
                 room = self._rooms.get(field) or self._room(field, value)
-                row = room.rows[place]
-                if row.shape == value.shape and row.dtype == value.dtype:
-                    room.array[place] = value.numpy()
-                    moved[field] = row
+                if room.array.shape[1:] == array.shape and room.array.dtype == array.dtype:
+                    room.array[place] = array
+                    moved[field] = room.rows[place]
                 else:
                     self._uneven.add(field)
         return {**sample, **moved} if moved else sample
@@ -71,16 +71,16 @@ class Slab:
             return self._rooms[field]
 
 
-def _is_worth(value: torch.Tensor) -> bool:
-    return is_copyable(value) and value.nbytes >= _LEAST
-
-
 def has_memory(value: torch.Tensor) -> bool:
     """Whether a tensor is a plain one over memory of this machine."""
     return type(value) is torch.Tensor and value.device.type == "cpu" and value.layout == torch.strided
 
 
-def is_copyable(value: torch.Tensor) -> bool:
-    """Whether NumPy can copy a tensor's memory as it is: in this thread, where torch would wake others of its own."""
-    is_plain = has_memory(value) and not (value.requires_grad or value.is_conj() or value.is_neg())
-    return is_plain and value.dtype in _DTYPES
+def as_array(value: Any) -> npt.NDArray[Any] | None:
+    """A tensor's memory, for NumPy to copy in this thread, where torch would wake others of its own; or None."""
+    if type(value) is not torch.Tensor or value.dtype not in _DTYPES:
+        return None
+    try:
+        return value.numpy()
+    except (RuntimeError, TypeError):  # it is elsewhere, part of a graph, or not what its memory holds
+        return None

@@ -15,8 +15,9 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ALL_COMPLETED, FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 
+from sds.dataset.slots import Slot
 from sds.errors import FetchTimeout, SdsError
 from sds.fetch import Ticket
 from sds.fetch.consumer import Consumer, Crew
@@ -46,32 +47,67 @@ def cancelled() -> SdsError:
 
 
 class _Step:
-    """A step whose slots are being filled."""
+    """A step whose slots are being filled: each thread takes the next part, until there are no more."""
 
     def __init__(self, job: StepJob, pool: ThreadPoolExecutor, crew: Crew, spare: Spare) -> None:
         self.job = job
         self.held: list[Ticket] = []
-        self.parts = job.parts(pool._max_workers, spare)
-        self.slots: list[Future[list[Sample]]] = [pool.submit(_fill, job, part, self.held, crew) for part in self.parts]
+        self._crew = crew
+        self._parts = job.parts(pool._max_workers, spare)
+        self._todo = deque(range(len(self._parts)))
+        self._made: list[list[Sample] | None] = [None] * len(self._parts)
+        self._errors: dict[int, BaseException] = {}  # by part
+        num_threads = min(pool._max_workers, len(self._parts))
+        self._filling: list[Future[None]] = [pool.submit(self._fill) for _ in range(num_threads)]
+
+    def _fill(self) -> None:
+        while True:
+            try:
+                k = self._todo.popleft()
+            except IndexError:
+                return
+            try:
+                with self._crew.working():
+                    self._made[k] = self.job.fill(self._parts[k], self.held, is_shared=True)
+            except BaseException as error:
+                self._errors[k] = error
+                self._todo.clear()
+                raise  # who waits is woken
 
     @property
     def is_filled(self) -> bool:
-        """Whether nothing is left but to make a batch of it."""
-        return all(slot.done() for slot in self.slots)
+        """Whether nothing is left but to make a batch of it, or to raise the error of the first that has one."""
+        if self._errors and all(part is not None for part in self._made[: min(self._errors)]):
+            return True  # whatever threads still do with others
+        return all(thread.done() for thread in self._filling)
+
+    def wait(self, timeout_s: float) -> bool:
+        """Whether it is filled, after that long at most."""
+        wait(self._filling, timeout_s, ALL_COMPLETED if self._errors else FIRST_EXCEPTION)
+        return self.is_filled
+
+    def samples(self) -> list[Sample]:
+        """What its slots became, or the error of the first of them that could not be filled."""
+        if self._errors:
+            raise self._errors[min(self._errors)]
+        return [sample for part in self._made for sample in part or ()]
+
+    @property
+    def late(self) -> Slot | None:
+        """The first slot that is not filled."""
+        part = next((part for part, made in zip(self._parts, self._made, strict=True) if made is None), None)
+        if part is None or not self.job.slots:
+            return None
+        return self.job.slots[self.job.in_hand.get(part.start, part.start)]
 
     def cancel(self) -> None:
         """Lets go of the files; a thread that waits for one is woken by that."""
-        for slot in self.slots:
-            slot.cancel()
+        self._todo.clear()
+        for thread in self._filling:
+            thread.cancel()
         self.job.release()
         for ticket in self.held:
             ticket.release()
-
-
-def _fill(step: StepJob, part: range, held: list[Ticket], crew: Crew) -> list[Sample]:
-    """The samples of some slots."""
-    with crew.working():
-        return step.fill(part, held, is_shared=True)
 
 
 class ThreadedBatches:
@@ -147,10 +183,8 @@ class ThreadedBatches:
     def _waits_for(self) -> tuple[str, str | None, str | None]:
         """What the next batch waits for: in words, the id of the sample, and the first of its URLs."""
         steps = list(self._making)
-        parts = zip(steps[0].slots, steps[0].parts, strict=True) if steps and steps[0].job.slots else ()
-        late = next((part.start for future, part in parts if not future.done()), None)
-        waits = None if late is None else steps[0].job.slots[steps[0].job.in_hand.get(late, late)].job
-        key, urls = (waits.row.key, [redact(file.url) for file in waits.files]) if waits is not None else (None, [])
+        late = steps[0].late if steps else None
+        key, urls = (None, []) if late is None else (late.job.row.key, [redact(file.url) for file in late.job.files])
         return f"it waits for sample {key!r} {urls}", key, urls[0] if urls else None
 
     def _too_late(self) -> FetchTimeout:
@@ -254,16 +288,12 @@ class ThreadedBatches:
 
     def _finish(self, step: _Step) -> Batches | None:
         """The batch of a step, when its slots are filled; None if nobody wants it any more."""
-        samples: list[Sample] = []
-        for slot in step.slots:
-            if not slot.done():
-                with self._crew.resting():
-                    while not slot.done():
-                        if self._stopping.is_set():
-                            return None
-                        wait([slot], timeout=_POLL_S)
-            samples += slot.result()
-        made = finish_step(step.job, samples, step.held)
+        if not step.is_filled:
+            with self._crew.resting():
+                while not step.wait(_POLL_S):
+                    if self._stopping.is_set():
+                        return None
+        made = finish_step(step.job, step.samples(), step.held)
         for ticket in step.held:
             ticket.hand_to(None)
         return made

@@ -7,6 +7,7 @@ does not end by itself: the files that its last batches name are its to hold whi
 
 from __future__ import annotations
 
+import io
 import pickle
 import threading
 import time
@@ -39,6 +40,7 @@ __all__ = ["Envelope", "StepStream", "WorkerLoader", "WorkerTraceback", "end_wor
 IS_PAUSED, IS_HEARD, FIRST = 0, 1, 2  # places in the block that is shared: flags, and the first integer of a start
 _GRACE_S = 0.25  # that workers have to end by themselves
 _POLL_S = 0.1
+_PLAIN = (str, bytes, int, float, bool, type(None))
 
 
 class Report(msgspec.Struct):
@@ -68,8 +70,12 @@ class Envelope(msgspec.Struct):
 
     def __reduce__(self) -> tuple[Any, ...]:
         facts = {field: getattr(self, field) for field in self.__struct_fields__}
+        if _is_plain(self.batch):  # it is sent as it is: in a pickle of its own, its bytes would be copied thrice more
+            return Envelope, tuple(facts.values())
         try:
-            batch = bytes(ForkingPickler.dumps(facts.pop("batch")))
+            buffer = io.BytesIO()
+            ForkingPickler(buffer).dump(facts.pop("batch"))
+            batch = buffer.getvalue()
         except Exception as error:  # noqa: BLE001 (a process boundary: torch would drop the batch and wait for ever)
             batch = pickle.dumps(None)
             facts["error"] = TransformError(
@@ -78,6 +84,15 @@ class Envelope(msgspec.Struct):
                 stage="collate",
             )
         return _opened, (batch, facts)
+
+
+def _is_plain(value: Any, depth: int = 8) -> bool:
+    """Whether it is made of text, bytes and numbers alone, not too deep inside each other: that can always be sent."""
+    if type(value) is dict:
+        return depth > 0 and all(type(k) in _PLAIN and _is_plain(each, depth - 1) for k, each in value.items())
+    if type(value) in (list, tuple):
+        return depth > 0 and all(_is_plain(each, depth - 1) for each in value)
+    return type(value) in _PLAIN
 
 
 def _opened(batch: bytes, facts: dict[str, Any]) -> Envelope:

@@ -71,7 +71,7 @@ class DecodeImage(SampleTransform):
             raise decode_error(sample, "image", reason, field=self.input_field, path=path) from error
         # a flipped view has negative strides, which tensors cannot have
         pixels = pixels if pixels.flags.c_contiguous else np.ascontiguousarray(pixels)
-        sample[self.output_field] = torch.from_numpy(pixels).permute(2, 0, 1)  # [3, h, w]
+        sample[self.output_field] = torch.from_numpy(pixels.transpose(2, 0, 1))  # [3, h, w]
         return sample
 
     def _decode(self, data: bytes) -> npt.NDArray[np.uint8]:

@@ -6,8 +6,7 @@ is a ValueError; what TurboJPEG cannot turn into RGB (CMYK, 12 bit, rare subsamp
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,8 +25,7 @@ _ALONE = {0x01, *range(0xD0, 0xD9)}  # TEM, RSTn and SOI have no length
 _HARMLESS = ("extraneous bytes before marker 0xd9", "unknown JFIF revision")
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
+class Header(NamedTuple):
     """What a JPEG says about itself before its first scan."""
 
     height: int
@@ -93,6 +91,8 @@ def orientation_of(exif: bytes) -> int:
 
 def orient(pixels: npt.NDArray[np.uint8], orientation: int) -> npt.NDArray[np.uint8]:
     """Turns [h, w, c] pixels upright; a view, where it can be one."""
+    if orientation == 1:
+        return pixels
     if orientation >= 5:
         pixels = pixels.transpose(1, 0, 2)  # [w, h, c]
     if orientation in (3, 4, 7, 8):
@@ -107,10 +107,12 @@ def reduction(size: tuple[int, int], min_size: tuple[int, int] | None) -> int:
 
     Only halvings: the decoder's other fractions have no vector code and take longer than the full size.
     """
+    if min_size is None:
+        return 1
+    (height, width), (min_height, min_width) = size, min_size
     factor = 1
-    if min_size is not None:
-        while factor < 8 and all(-(-side // (factor * 2)) >= least for side, least in zip(size, min_size, strict=True)):
-            factor *= 2
+    while factor < 8 and -(-height // (factor * 2)) >= min_height and -(-width // (factor * 2)) >= min_width:
+        factor *= 2
     return factor
 
 

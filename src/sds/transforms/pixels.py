@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch.nn.functional import interpolate
 
@@ -48,13 +49,16 @@ def contiguous(image: torch.Tensor) -> torch.Tensor:
     return image if image.is_contiguous() else torch.from_numpy(np.ascontiguousarray(image.numpy()))
 
 
-def resample(image: torch.Tensor, size: tuple[int, int], mode: str) -> torch.Tensor:
-    """Resizes [c, h, w] to `size`, with antialiasing unless the mode is 'nearest'; the result may not be contiguous."""
-    if tuple(image.shape[1:]) == size:
-        return image
+def resample(image: npt.NDArray[Any], size: tuple[int, int], mode: str) -> torch.Tensor:
+    """Resizes [c, h, w] to `size`, with antialiasing unless the mode is 'nearest'; the result may not be contiguous.
+
+    Views are NumPy's: each view that torch makes lets another thread have Python, and waits to get it back.
+    """
+    if image.shape[1:] == size:
+        return torch.from_numpy(image)
     # one copy, to memory [h, w, c] without gaps, which is what torch resizes fastest
-    pixels = np.ascontiguousarray(image.permute(1, 2, 0).numpy())  # [h, w, c]
-    batch = torch.from_numpy(pixels[None]).permute(0, 3, 1, 2)  # [1, c, h, w], channels last
+    pixels = np.ascontiguousarray(image.transpose(1, 2, 0))  # [h, w, c]
+    batch = torch.from_numpy(pixels[None].transpose(0, 3, 1, 2))  # [1, c, h, w], channels last
     if mode == "nearest":
         return interpolate(batch, size, mode="nearest-exact")[0]  # [c, *size]
     return interpolate(batch, size, mode=mode, antialias=True)[0]  # [c, *size]

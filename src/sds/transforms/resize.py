@@ -8,8 +8,10 @@ sample: an image and its mask, or the two of a pair, are cut and turned alike.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from sds.errors import OptionError
@@ -81,7 +83,7 @@ class ResizeImage(SampleTransform):
 
     def __call__(self, sample: Sample) -> Sample:
         """Resizes the input field into the output field."""
-        image = to_tensor(sample, self.input_field)  # [c, h, w]
+        image = to_tensor(sample, self.input_field).numpy()  # [c, h, w]
         height, width = image.shape[1:]
         target = self._target(sample, (height, width))
         if self._fit == "pad":
@@ -107,7 +109,7 @@ class ResizeImage(SampleTransform):
                 target = fitting[int(chosen)]
         return geometry.upright(size, target) if self.allow_vertical else target
 
-    def _padded(self, image: torch.Tensor, target: tuple[int, int]) -> torch.Tensor:
+    def _padded(self, image: npt.NDArray[Any], target: tuple[int, int]) -> torch.Tensor:
         top, left, height, width = geometry.fit_inside((image.shape[1], image.shape[2]), target)
         inner = resample(image, (height, width), self.interpolation_mode).numpy()  # [c, height, width]
         colour = self.pad_colour if len(inner) == 3 else self.pad_colour[:1] * len(inner)

@@ -16,13 +16,15 @@ from sds.units import format_bytes, parse_bytes
 
 __all__ = ["LoadFromDisk", "read_bytes"]
 
+_BYTES = (bytes, bytearray, memoryview)
+
 
 def read_bytes(
     sample: Sample, field: str, kind: str, max_bytes: int, *, allow_empty: bool = False
 ) -> tuple[bytes, str | None]:
     """Returns (bytes, path); the path is None if the field held the bytes themselves."""
     value = require(sample, field)
-    if isinstance(value, bytes | bytearray | memoryview):
+    if isinstance(value, _BYTES):
         reason = _refusal(memoryview(value).nbytes, max_bytes, allow_empty)
         if reason:
             raise decode_error(sample, kind, reason, field=field)
@@ -32,12 +34,15 @@ def read_bytes(
         raise decode_error(sample, kind, f"it is of type {type(value).__name__}", field=field, hint=hint)
     path = os.fsdecode(value)
     try:
-        with open(path, "rb", buffering=0, opener=_open_at_once) as file:
-            status = os.fstat(file.fileno())
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # else a pipe waits for its writer
+        try:
+            status = os.fstat(descriptor)
             # a pipe or device could go on for ever
             is_file = stat.S_ISREG(status.st_mode)
             reason = _refusal(status.st_size, max_bytes, allow_empty) if is_file else "it is not a regular file"
-            data = b"" if reason else file.readall()
+            data = b"" if reason else _read(descriptor, status.st_size)
+        finally:
+            os.close(descriptor)
     except (OSError, ValueError) as error:  # ValueError: a path with a null byte in it
         reason = getattr(error, "strerror", None) or str(error)
         hint = "check that the path is right and readable"
@@ -51,8 +56,12 @@ def read_bytes(
     return data, path
 
 
-def _open_at_once(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)  # opening a pipe would wait for its writer
+def _read(descriptor: int, size: int) -> bytes:
+    """All of a file; by single calls, each of which lets another thread have Python in between."""
+    data = os.read(descriptor, size)
+    while len(data) < size and (more := os.read(descriptor, size - len(data))):
+        data += more
+    return data
 
 
 def _refusal(size: int, max_bytes: int, allow_empty: bool) -> str:
