@@ -174,6 +174,18 @@ def test_peek_in_full(home: Path, sds: Sds) -> None:
     assert "photos/00…" in sds.well("peek", "t.csv", "--width", "10")
 
 
+def test_peek_in_the_order_of_a_lazy_index(home: Path, sds: Sds) -> None:
+    words = ("peek", "t.parquet", "--lazy", "3", "--reach", "2", "--shuffle", "7", "-n", "12", "--column", "n")
+    with sds_package.StreamingDataset(
+        "t.parquet", shuffle_seed=7, lazy_index_chunk_size=3, lazy_index_reach=2
+    ) as dataset:
+        order = [sample["n"] for sample in dataset]
+    assert [record["n"] for record in json.loads(sds.well(*words, "--json"))] == order != sorted(order)
+    assert sds.well(*words, "--sql", "SELECT n FROM dataframe WHERE n > 9").splitlines()[-1] == (
+        "0 to 1 of 2 rows of an epoch with seed 7"
+    )
+
+
 def test_peek_shows_pictures_and_no_commands_of_an_index(home: Path, sds: Sds, stored: str) -> None:
     out = sds.well("peek", "photos", "-n", "2", "--images", "blocks", "--column", "index")
     assert out.count("▀") == 2 * 32 * 12 and "000001\n\x1b[38;2;" in out
@@ -311,6 +323,8 @@ def test_bench_names_a_bottleneck(home: Path, sds: Sds, stored: str) -> None:
         ("peek t.csv --column N", 2, "error: --column is unknown: 'N'\nhint: "),
         ("peek t.csv --images ascii", 2, "error: --images is unknown: 'ascii'\nhint: known: auto, off"),
         ("peek t.csv -n 0", 2, "Invalid value for '--num'"),
+        ("peek t.csv --reach 4", 2, "error: --reach without --lazy: 4\nhint: --lazy ROWS says"),
+        ("peek t.tar --lazy 4", 2, "error: lazy_index_chunk_size needs Parquet, CSV or JSON lines"),
         ("bench photos --image jpg --transforms a:b", 2, "error: --image and --transforms exclude each other"),
         ("bench photos --transforms nowhere:chain", 2, "error: transforms cannot be imported"),
         ("bench photos --limit big", 2, "error: --limit is not a byte size: 'big'"),

@@ -26,7 +26,8 @@ __all__ = ["EXAMPLES", "command"]
 EXAMPLES = (
     "Examples:  sds peek photos  |  sds peek photos.parquet --id id --download image --images blocks  |  "
     "sds peek s3://bucket/photos.parquet --at 1000 -n 5  |  "
-    "sds peek photos.csv --sql 'SELECT * FROM dataframe WHERE width > 100' --shuffle 42"
+    "sds peek photos.csv --sql 'SELECT * FROM dataframe WHERE width > 100' --shuffle 42  |  "
+    "sds peek 'parts/*.parquet' --lazy 100000 --reach 4 --shuffle 42"
 )
 _IMAGES = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "avif", "heic", "heif")
 _MAX_PIXELS = 100_000_000
@@ -39,6 +40,12 @@ def command(
     at: Annotated[int, typer.Option(min=0, help="The first of them.")] = 0,
     query: Query = None,
     shuffle: Annotated[int | None, typer.Option(min=0, metavar="SEED", help="In the order of a first epoch.")] = None,
+    lazy: Annotated[
+        int | None, typer.Option(min=1, metavar="ROWS", help="Read the index in chunks, and shuffle it so.")
+    ] = None,
+    reach: Annotated[
+        int | None, typer.Option(min=1, help="Of --lazy: chunks that are shuffled together. Default: 8.")
+    ] = None,
     columns: Annotated[list[str] | None, typer.Option("--column", help="A column to show; may be repeated.")] = None,
     width: Annotated[int, typer.Option(min=0, help="Letters of a cell; 0: all.")] = 40,
     images: Annotated[
@@ -53,17 +60,23 @@ def command(
     """Show some rows of a source."""
     from sds.cli.thumbnails import WAYS, choose
     from sds.plan import Plan
+    from sds.plan.blocks import DEFAULT_REACH
     from sds.view.contents import held_kind, told
 
     check_name("--images", images, ["auto", "off", *WAYS])
+    if reach is not None and lazy is None:
+        raise OptionError(f"--reach without --lazy: {reach}", hint="--lazy ROWS says how large the chunks are")
     way = None if as_json else choose(images, os.environ, is_terminal=sys.stdout.isatty())
     with open_source(
-        src, dst=dst, download=download, id_column=id_column, query=query, storage=storage, few_rows=True
+        src, dst=dst, download=download, id_column=id_column, query=query, storage=storage, few_rows=True, lazy=lazy
     ) as (index, client):
         total, kind = len(index), held_kind(index)
         if at >= total:
             raise OptionError(f"--at is past the end: {at}", hint=f"there are {total} rows: 0 to {total - 1}")
-        ids = Plan(total, shuffle).rows(0, at, min(at + num, total))
+        # a glance at a large file has chunks too, but those are not the dataset's
+        sizes = None if lazy is None else index.chunk_sizes
+        plan = Plan(total, shuffle, chunk_sizes=sizes, reach=reach or DEFAULT_REACH)
+        ids = plan.rows(0, at, min(at + num, total))
         rows = index.rows(ids)
         names = [field.name for field in index.schema]
         shown = [check_name("--column", name, names) for name in columns] if columns else names

@@ -198,10 +198,11 @@ def open_source(
     query: str | None,
     storage: list[str] | None,
     few_rows: bool = False,
+    lazy: int | None = None,
 ) -> Iterator[tuple[Index, FetchClient]]:
     """The index of what was typed, as a dataset would have it, without torch where that is possible.
 
-    With `few_rows`, one of Parquet files is not read as a whole.
+    With `few_rows`, one of Parquet files is not read as a whole. With `lazy`, it is read in chunks of so many rows.
     """
     import platformdirs
 
@@ -222,8 +223,14 @@ def open_source(
                 finally:
                     tensors.cache.close()
                 return
-        glance = open_glance(src, options, folder=folder / "index", client=client) if few_rows else None
-        if glance is not None:
+        is_glance = few_rows and lazy is None
+        glance = open_glance(src, options, folder=folder / "index", client=client) if is_glance else None
+        if lazy is not None:
+            from sds.index.lazy_opening import open_lazy
+
+            chunked = replace(options, lazy_index_chunk_size=lazy)
+            index = open_lazy(src, chunked, folder=folder / "index", remote=lambda: client)
+        elif glance is not None:
             index = glance
         else:
             index = _open_large(src, options, folder / "index", client) or open_index(

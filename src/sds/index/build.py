@@ -83,16 +83,17 @@ def draft(gathered: Gathered, options: IndexOptions, *, origin: str, scratch: Pa
             hint=_fill(downloads),
             url=origin,
         )
+    check_weights(table, options)  # also past the limit, where an index that is read in chunks finds them
     if options.max_size is not None:
         size = min(options.max_size, table.num_rows)  # of a table without columns Arrow would give more
         table = table.slice(0, size)
         numbers = None if numbers is None else numbers.slice(0, size)
+        check_weights(table, options)  # those that are left may all be 0
 
     keys = keys_of(table, numbers, options.id_column)
     if keys is None and not table.num_columns:  # rows without columns: on disk, how many there are would be lost
         keys = pa.chunked_array([pa.array(np.arange(table.num_rows))])
     columns = tuple(name for name in table.column_names if name != WEIGHT_COLUMN)
-    check_weights(table, options)
     key_column = KEY_COLUMN if keys is not None else options.id_column if options.id_column in columns else None
     hidden = {} if keys is None else {KEY_COLUMN: keys}
     relative = _with_hidden(table, hidden)

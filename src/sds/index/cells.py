@@ -1,7 +1,8 @@
 """One cell of an Arrow array as a plain Python value, in a quarter of a microsecond.
 
-Text and numbers are read straight from the mapped buffers; what is rare goes through Arrow's own scalars (0.5 us). No
-kernel and no thread is involved, so it is the same before and after a fork.
+Text and numbers, and structs of them, are read straight from the mapped buffers; what is rare goes through Arrow's own
+scalars (0.5 us, a struct of three numbers 5 us). No kernel and no thread is involved, so it is the same before and
+after a fork.
 """
 
 from __future__ import annotations
@@ -39,7 +40,10 @@ def cell_reader(array: Any) -> CellReader:
 
 
 def _value_reader(array: Any) -> CellReader | None:
-    type_, buffers = array.type, array.buffers()
+    type_ = array.type
+    if types.is_struct(type_):
+        return _struct_reader(array)
+    buffers = array.buffers()
     if len(array) == 0 or any(buffer is None for buffer in buffers[1:]):
         return None
     if (code := _CODES.get(type_)) is not None:
@@ -53,6 +57,14 @@ def _value_reader(array: Any) -> CellReader | None:
     if is_text:
         return lambda place: str(data[offsets[place] : offsets[place + 1]], "utf-8")
     return lambda place: bytes(data[offsets[place] : offsets[place + 1]])
+
+
+def _struct_reader(array: Any) -> CellReader | None:
+    names = array.type.names
+    if len(array) == 0 or not names or len(set(names)) < len(names):
+        return None  # what a dict cannot say is Arrow's to refuse
+    fields = [(name, cell_reader(array.field(k))) for k, name in enumerate(names)]
+    return lambda place: {name: read(place) for name, read in fields}
 
 
 def _view(buffer: pa.Buffer, code: str, first: int, length: int) -> memoryview[Any]:

@@ -17,7 +17,7 @@ from pyarrow import types
 from sds.errors import SchemaError
 from sds.urls import redact
 
-__all__ = ["LANCE", "PARQUET", "TAR", "Held", "HeldPart", "is_place", "place_columns", "refuse_places"]
+__all__ = ["LANCE", "PARQUET", "TAR", "Held", "HeldPart", "is_place", "place_columns", "place_keys", "refuse_places"]
 
 # kind -> what a place of that kind is
 _PLACES: dict[str, pa.DataType] = {
@@ -69,6 +69,11 @@ class Held(msgspec.Struct, frozen=True):
     parts: tuple[HeldPart, ...]
     wanted: tuple[str, ...] | None = None
     columns: tuple[str, ...] = ()
+
+
+def place_keys(kind: str) -> frozenset[str]:
+    """The fields that a place of a kind has, for who looks at many values: a dict with these keys is one."""
+    return _KEYS[kind]
 
 
 def place_columns(schema: pa.Schema, kind: str) -> list[str]:

@@ -12,10 +12,11 @@ from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from sds.errors import OptionError
 from sds.fetch import File
-from sds.index.held import Held, is_place, place_columns
+from sds.index.held import Held, place_columns, place_keys
 from sds.index.table import Manifest, TableIndex
 from sds.types import Row, Sample
 
@@ -65,18 +66,25 @@ class HeldIndex(TableIndex):
         assert held is not None
         return held
 
+    @property
+    def sample_schema(self) -> pa.Schema:
+        """Names and types of the columns that samples have: bytes where rows name places."""
+        places = place_columns(self.schema, self.held.kind)
+        return pa.schema(
+            [pa.field(each.name, pa.binary(), each.nullable) if each.name in places else each for each in self.schema]
+        )
+
     def rows(self, ids: Sequence[int] | npt.NDArray[np.integer[Any]]) -> list[Row]:
         """The rows with these numbers, in this order; content has the version of the part that it lies in."""
-        return [self._versioned(row) for row in super().rows(ids)]
-
-    def _versioned(self, row: Row) -> Row:
-        held = self.held
-        found = {
-            column: held.parts[value.get(_PART[held.kind], 0)].version
-            for column, value in row.values.items()
-            if is_place(value, held.kind)
-        }
-        return Row(row.id, row.key, row.values, {**(row.versions or {}), **found})
+        held, found = self.held, []
+        columns, field = place_columns(self.schema, held.kind), _PART[held.kind]
+        for row in super().rows(ids):
+            values, versions = row.values, dict(row.versions or {})
+            for column in columns:
+                if (place := values[column]) is not None:
+                    versions[column] = held.parts[place.get(field, 0)].version
+            found.append(Row(row.id, row.key, values, versions))
+        return found
 
     def files(self, row: Row, sample: Sample) -> list[File]:
         """What is to be fetched for a row, as far as its sample still names it."""
@@ -85,20 +93,22 @@ class HeldIndex(TableIndex):
     def load(self, row: Row, sample: Sample, files: Sequence[File], paths: Sequence[str]) -> Sample:
         """The sample with content in the place of places; those that nobody wants are left out."""
         found = self._reader().read(self._wanted(row, sample), files, paths)
-        kind = self.held.kind
+        keys = place_keys(self.held.kind)
         return {
             column: found.get(column, value)
             for column, value in sample.items()
-            if column in found or not is_place(value, kind)
+            if column in found or type(value) is not dict or value.keys() != keys
         }
 
     def _wanted(self, row: Row, sample: Sample) -> dict[str, dict[str, Any]]:
-        kind, wanted = self.held.kind, self.held.wanted
+        keys, wanted = place_keys(self.held.kind), self.held.wanted
         return {
             column: value
             for column, value in sample.items()
+            if type(value) is dict
+            and value.keys() == keys
             # a transform may have given it another name
-            if is_place(value, kind) and (wanted is None or column in wanted or (wanted and column not in row.values))
+            and (wanted is None or column in wanted or (wanted and column not in row.values))
         }
 
     def _reader(self) -> Places:

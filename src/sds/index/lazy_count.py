@@ -31,7 +31,8 @@ from sds.index.table import WEIGHT_COLUMN
 __all__ = ["Counted", "count_rows", "gathered_from"]
 
 _MAX_ROWS_AT_ONCE = 1 << 21
-_MIN_PIECE_ROWS = 1 << 20  # a run of a query costs some milliseconds, however few its rows
+# A run of a query costs a millisecond or two, however few its rows; few large pieces leave threads idle at the end
+_MIN_PIECE_ROWS = 1 << 19
 _MAX_THREADS = 8
 
 

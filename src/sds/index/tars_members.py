@@ -8,7 +8,7 @@ whoever comes next finds them there. A shard that is not the one that was indexe
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from io import FileIO
 from typing import Any, NamedTuple
 
@@ -50,10 +50,10 @@ def block_size(total: int, wanted: int, num_samples: int, limit: int | None) -> 
 def spans_of(places: Iterable[_Place], gap: int = _GAP) -> list[Span]:
     """The spans that hold some members of one shard, in order; those no farther from each other than `gap` are one."""
     spans: list[Span] = []
-    for offset, size in sorted((place["offset"], place["size"]) for place in places):
+    for offset, size in sorted((place["offset"], place["size"]) for place in places if place["size"]):
         if spans and offset - spans[-1][1] <= gap:
             spans[-1] = spans[-1][0], max(spans[-1][1], offset + size)
-        elif size:
+        else:
             spans.append((offset, offset + size))
     return spans
 
@@ -72,7 +72,7 @@ class Members:
 
     def files(self, places: Mapping[str, _Place]) -> list[File]:
         """The spans to fetch, of remote shards."""
-        found = []
+        found: list[File] = []
         for part, mine in self._by_part(places):
             if is_remote(part.url):
                 found += [File(part.url, part.version, span) for span in self._spans(mine.values())]
@@ -80,13 +80,16 @@ class Members:
 
     def read(self, places: Mapping[str, _Place], files: Sequence[File], paths: Sequence[str]) -> dict[str, Any]:
         """The bytes of members."""
-        content: dict[str, bytes] = {}
+        found = []
         for part, mine in self._by_part(places):
             if is_remote(part.url):
                 pieces = [_piece(part, f, path) for f, path in zip(files, paths, strict=True) if f.url == part.url]
             else:
                 pieces = [_Piece(part.url, 0, part.size, 0)]
-            content |= _read(part, pieces, mine)
+            found.append(_read(part, pieces, mine))
+        if len(found) == 1:
+            return found[0]
+        content = {column: data for each in found for column, data in each.items()}
         return {column: content[column] for column in places}
 
     def close(self) -> None:
@@ -101,9 +104,13 @@ class Members:
             for number in numbers
         ]
 
-    def _spans(self, places: Iterable[_Place]) -> list[Span]:
-        spans = spans_of(places)
+    def _spans(self, places: Collection[_Place]) -> list[Span]:
         size = self._block
+        if size is not None and all(place["size"] for place in places):
+            first = min([place["offset"] for place in places]) // size
+            if max([place["offset"] + place["size"] for place in places]) <= (first + 1) * size:
+                return [block(first, size)]  # nearly always
+        spans = spans_of(places)
         if size is None:
             return spans
         return [block(number, size) for number in sorted({n for a, b in spans for n in blocks_between(a, b, size)})]
@@ -163,26 +170,29 @@ def _lies_in(piece: _Piece, place: _Place) -> bool:
 
 def _read_whole(part: HeldPart, piece: _Piece, places: Mapping[str, _Place]) -> dict[str, bytes]:
     """As `_read`, of members that lie in one piece: most do. Large ones are read by themselves, and not copied."""
-    small = {name: place for name, place in places.items() if place["size"] < _LARGE}
-    large = {name: place for name, place in places.items() if place["size"] >= _LARGE}
     content = dict.fromkeys(places, b"")
+    small: dict[str, _Place] = {}
     with _opened(part, piece) as file:
-
-        def read(start: int, stop: int) -> bytes:
-            data = pread(file.fileno(), start - piece.base, stop - piece.base)
-            if len(data) != stop - start:
-                raise _shorter(part)
-            return data
-
-        for name, place in large.items():
-            content[name] = read(place["offset"], place["offset"] + place["size"])
+        fd = file.fileno()
+        for name, place in places.items():
+            if place["size"] >= _LARGE:
+                content[name] = _exactly(part, piece, fd, place["offset"], place["offset"] + place["size"])
+            elif place["size"]:
+                small[name] = place
         for start, stop in spans_of(small.values(), _LARGE):
-            data = read(start, stop)
+            data = _exactly(part, piece, fd, start, stop)
             for name, place in small.items():
                 at = place["offset"] - start
-                if 0 <= at < stop - start and place["size"]:
+                if 0 <= at < stop - start:
                     content[name] = data[at : at + place["size"]]
     return content
+
+
+def _exactly(part: HeldPart, piece: _Piece, fd: int, start: int, stop: int) -> bytes:
+    data = pread(fd, start - piece.base, stop - piece.base)
+    if len(data) != stop - start:
+        raise _shorter(part)
+    return data
 
 
 def _overlap(piece: _Piece, place: _Place) -> bool:

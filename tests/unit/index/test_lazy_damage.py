@@ -84,3 +84,13 @@ def test_rows_past_the_limit_weigh_nothing(table: Path) -> None:
     assert len(open_(table, weight_col_name="w", max_size=3)) == 3
     with pytest.raises(SchemaError, match="every weight is 0"):
         open_(table, weight_col_name="w", max_size=2)
+
+
+@pytest.mark.parametrize("chunk_size", [None, 2])
+def test_an_impossible_weight_is_an_error_wherever_it_is(chunk_size: int | None, table: Path) -> None:
+    """Also past the limit, where an index that is read in chunks finds it before the limit is known."""
+    parquet.write_table(pa.table({"w": [1.0, 1.0, 1.0, -1.0]}), table)
+    options = IndexOptions(weight_col_name="w", max_size=2, lazy_index_chunk_size=chunk_size)
+    opener: Any = open_index if chunk_size is None else open_lazy
+    with pytest.raises(SchemaError, match=r"weight is impossible: -1.0 in column 'w', row 3"):
+        opener(str(table), options, folder=table.parent / "dst", remote=lambda: pytest.fail("nothing is remote"))

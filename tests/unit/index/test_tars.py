@@ -400,6 +400,22 @@ class TestRemoteMembers:
             content = shard.read(places, files, self.fetched(tmp_path, files, data))
             assert content == {name: data[at : at + size] for name, (at, size) in sizes.items()}
 
+    @pytest.mark.parametrize(
+        ("sizes", "spans"),
+        [
+            ([(0, 10), (900, 100)], [(0, 1000)]),  # up to the end of a block
+            ([(1000, 1)], [(1000, 2000)]),
+            ([(900, 101)], [(0, 1000), (1000, 2000)]),
+            ([(900, 10), (1990, 11)], [(0, 1000), (1000, 2000), (2000, 3000)]),
+            ([(5000, 0)], []),  # nothing, at the end of the shard: there is no block
+            ([(100, 10), (5000, 0)], [(0, 1000)]),
+        ],
+    )
+    def test_are_in_these_blocks(self, sizes, spans):
+        shard = Members([HeldPart(self.URL, "v1", 5000)], 1000)
+        places = {str(at): {"part": 0, "offset": at, "size": size} for at, size in sizes}
+        assert [file.span for file in shard.files(places)] == spans
+
     def test_may_come_out_of_a_whole_copy(self, tmp_path):
         data = random.Random(1).randbytes(5000)
         (tmp_path / "whole.tar").write_bytes(data)
