@@ -81,6 +81,9 @@ def test_workers_make_what_one_process_makes_and_survive_kills(furnish):
     facts = build(spread, "--engine", "ray", "--num-workers", "2")
     assert facts["samples"] == NUM and facts["failures"] == 0
     assert samples(spread) == samples(alone)
+    with TensorCache(spread / "made") as cache:  # each worker writes its rows in their order, whatever it survived
+        in_shards = [[int(key) for key in keys] for keys, _ in cache.read_texts()]
+    assert len(in_shards) >= 2 and all(keys == sorted(keys) for keys in in_shards)
     killed = [path.name for path in spread.glob("killed-*")]
     assert len(killed) == 3, "each of them was in the middle of a build"
     computed = (spread / "log").read_text().split()

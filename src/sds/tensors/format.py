@@ -20,6 +20,7 @@ __all__ = [
     "ALIGNMENT",
     "FORMAT",
     "MAX_HEADER",
+    "PAGE",
     "VERSION",
     "Entry",
     "check_name",
@@ -36,6 +37,7 @@ __all__ = [
 FORMAT = "sds.tensors"
 VERSION = 1
 ALIGNMENT = 8
+PAGE = 4096  # where a shard's data begin: what is as large as pages lies on as few of them as it can
 MAX_HEADER = 100_000_000  # safetensors itself refuses more
 
 _NAME = re.compile(r"shard-(\d{5,9})-([0-9a-f]{16})", re.ASCII)
@@ -89,10 +91,10 @@ def to_json(value: Any) -> bytes:
     return msgspec.json.encode(value)
 
 
-def encode_header(metadata: dict[str, str], entries: Iterable[tuple[str, Entry]]) -> bytes:
-    """The first bytes of a safetensors file: length and JSON, padded so that the data begin at a multiple of 8."""
+def encode_header(metadata: dict[str, str], entries: Iterable[tuple[str, Entry]], alignment: int = ALIGNMENT) -> bytes:
+    """The first bytes of a safetensors file: length and JSON, padded so that the data begin at such a multiple."""
     body = to_json({"__metadata__": metadata, **dict(entries)})
-    body += b" " * (-len(body) % ALIGNMENT)
+    body += b" " * (-(8 + len(body)) % alignment)
     return struct.pack("<Q", len(body)) + body
 
 

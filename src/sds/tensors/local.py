@@ -30,7 +30,7 @@ __all__ = ["LocalPlace"]
 
 _MAX_OPEN = 256
 _WORTH = 1 << 20  # bytes for which it is worth to wake another thread
-_NUM_LOOKS = 8  # mapped blocks of a batch that are looked at to see whether it is in memory
+_NUM_LOOKS = 8  # blocks of a batch that are looked at to see whether it is in memory
 
 
 class LocalPlace:
@@ -91,10 +91,14 @@ class LocalPlace:
         if self._is_cold:  # asked for all at once, before a read that fails lets the kernel guess
             for run in runs:
                 expect(run)
-        waiting: list[tuple[Run, int]] = []
-        num_threads = 1 if self._is_cold else min(num_threads, num_bytes // _WORTH)
-        self._hands.share(num_threads, partial(_read_now, deque(runs), waiting))
-        self._is_cold = bool(waiting)
+            looked_at = runs[:: max(1, len(runs) // _NUM_LOOKS)]
+            self._is_cold = not all(is_near(file, start + size - 1) for _, file, start, size, _ in looked_at)
+        waiting: deque[tuple[Run, int]] = deque()
+        if self._is_cold:  # what it brings is taken in the order in which it was asked for
+            waiting.extend((run, 0) for run in runs)
+        else:
+            self._hands.share(min(num_threads, num_bytes // _WORTH), partial(_read_now, deque(runs), waiting))
+            self._is_cold = bool(waiting)
         for run, done in waiting:
             self._finish(run, done)
 
@@ -201,7 +205,7 @@ def _check_head(columns: Columns, num_bytes: int, head: bytes) -> None:
         raise corrupt(columns.name, "its header is not the one that was written")
 
 
-def _read_now(runs: deque[Run], waiting: list[tuple[Run, int]]) -> None:
+def _read_now(runs: deque[Run], waiting: deque[tuple[Run, int]]) -> None:
     """Reads what is in memory, until no run is left; the others come to those that somebody has to wait for."""
     for run in taken(runs):
         done = read_now(run)

@@ -10,6 +10,7 @@ import os
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
+from operator import index
 from pathlib import Path
 from typing import Any, NamedTuple, overload
 
@@ -24,7 +25,7 @@ from sds.tensors.catalog import Catalog, hashes_of, load
 from sds.tensors.columns import Columns, Facts
 from sds.tensors.format import corrupt, digest
 from sds.tensors.gather import Gathered, can_gather
-from sds.tensors.keys import Keys
+from sds.tensors.keys import Keys, Marks
 from sds.tensors.layout import DTYPES, Bucket, view_of
 from sds.tensors.lazy import LazyBlock, LazyTensor, realize
 from sds.tensors.local import LocalPlace
@@ -104,10 +105,9 @@ class TensorCache(Sequence[Any]):
         self._shards = shards
         # where the positions of each shard end
         self._ends = list(accumulate(facts.samples - len(facts.skip) for facts in shards))
-        self._bounds = np.array([0, *self._ends], np.int64)
         self._columns: dict[int, Columns] = {}
         self._shown: dict[int, npt.NDArray[np.int64]] = {}
-        self._found: tuple[npt.NDArray[Any], npt.NDArray[np.int64]] | None = None
+        self._marks: Marks | None = None
 
     @property
     def fingerprint(self) -> str:
@@ -204,18 +204,10 @@ class TensorCache(Sequence[Any]):
 
     def find(self, key: str) -> int | None:
         """The position of a key, or None. The first call sorts the hashes of all keys: 24 bytes each."""
-        if self._found is None:
+        if self._marks is None:
             shards = range(len(self._shards))
-            hashes = np.concatenate(
-                [np.zeros(0, "S16"), *(hashes_of(self._open(shard))[self._rows(shard)] for shard in shards)]
-            )
-            order = np.argsort(hashes, kind="stable")
-            self._found = hashes[order], order
-        hashes, order = self._found
-        mark = digest(key.encode(errors="surrogatepass"))
-        place = int(np.searchsorted(hashes, np.bytes_(mark)))
-        is_there = place < len(hashes) and bytes(hashes[place]) == mark.rstrip(b"\0")
-        return int(order[place]) if is_there else None
+            self._marks = Marks(hashes_of(self._open(shard))[self._rows(shard)] for shard in shards)
+        return self._marks.find(digest(key.encode(errors="surrogatepass")))
 
     def info(self, position: int) -> Info:
         """Shapes and dtypes of a sample's tensors by field, such as 'latent.samples'. Reads no tensor."""
@@ -299,20 +291,23 @@ class TensorCache(Sequence[Any]):
 
     def locate_all(self, positions: Sequence[int]) -> list[tuple[int, Columns, int]]:
         """For several samples: the number of the shard, the shard's columns, and the row there."""
-        num = len(self)
-        try:
-            wanted = np.asarray(positions, np.int64)
-        except OverflowError:
-            raise IndexError(f"a position beyond all of {num} samples") from None
-        if (outside := (wanted < -num) | (wanted >= num)).any():
-            raise IndexError(f"position {wanted[outside][0]} of {num} samples")
-        wanted = wanted % max(1, num)
-        found = np.searchsorted(self._bounds[1:], wanted, side="right")
-        shards, rows = found.tolist(), (wanted - self._bounds[found]).tolist()
-        opened = {shard: self._open(shard) for shard in set(shards)}
-        if any(self._shards[shard].skip for shard in opened):
-            rows = [self._row(shard, row) for shard, row in zip(shards, rows, strict=True)]
-        return list(zip(shards, [opened[shard] for shard in shards], rows, strict=True))
+        num, ends = len(self), self._ends
+        opened: dict[int, tuple[Columns, int, bool]] = {}  # shard -> its columns, its first position, are rows left out
+        found = []
+        # plain numbers and no arrays: a batch of them is through before NumPy has begun
+        for given in positions.tolist() if isinstance(positions, np.ndarray | torch.Tensor) else positions:
+            position = index(given)
+            if not -num <= position < num:
+                raise IndexError(f"position {position} of {num} samples")
+            position %= num
+            shard = bisect_right(ends, position)
+            known = opened.get(shard)
+            if known is None:
+                begin = ends[shard - 1] if shard else 0
+                known = opened[shard] = self._open(shard), begin, bool(self._shards[shard].skip)
+            columns, begin, has_gaps = known
+            found.append((shard, columns, self._row(shard, position - begin) if has_gaps else position - begin))
+        return found
 
     def check(self, mark: bytes, data: memoryview, shard: int) -> None:
         """ShardCorrupt if data are not what a hash was made of."""
@@ -362,7 +357,7 @@ class TensorCache(Sequence[Any]):
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_columns": {}, "_shown": {}, "_found": None, "spare": Spare()}
+        return {**self.__dict__, "_columns": {}, "_shown": {}, "_marks": None, "spare": Spare()}
 
     def __repr__(self) -> str:
         return f"TensorCache({self.path!r}, samples={len(self)}, shards={len(self._shards)})"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from sds.tensors.catalog import replace_file, sync_folder
 from sds.tensors.columns import Facts, Record, encode_columns
-from sds.tensors.format import ALIGNMENT, FORMAT, VERSION, Entry, encode_header, shard_name
+from sds.tensors.format import ALIGNMENT, FORMAT, PAGE, VERSION, Entry, encode_header, shard_name
 from sds.tensors.journal import Part
 
 __all__ = ["write_shard"]
@@ -23,7 +23,7 @@ def write_shard(folder: Path, number: int, part: Part) -> Facts:
     """Commits the samples of a part as a shard."""
     entries = _entries(part.records)
     metadata = {"format": FORMAT, "version": str(VERSION), "index_sha256": "0" * 64}
-    data_start = len(encode_header(metadata, entries))  # the hash will be as long
+    data_start = len(encode_header(metadata, entries, PAGE))  # the hash will be as long
     num_bytes = data_start + part.num_bytes
     columns = encode_columns(
         part.records,
@@ -36,7 +36,7 @@ def write_shard(folder: Path, number: int, part: Part) -> Facts:
         },
     )
     metadata["index_sha256"] = hashlib.sha256(columns).hexdigest()
-    header = encode_header(metadata, entries)
+    header = encode_header(metadata, entries, PAGE)
     assert len(header) == data_start
     sha256 = hashlib.sha256(header[8:]).hexdigest()
     name = shard_name(number, sha256)

@@ -7,6 +7,7 @@ were read; or TensorCacheError, before anything is read.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ["stack_field"]
 
+_SHARD = itemgetter(0)
+
 
 def stack_field(cache: TensorCache, positions: Sequence[int], field: str, out: torch.Tensor | None) -> torch.Tensor:
     """What TensorCache.stack gives."""
@@ -32,27 +35,29 @@ def stack_field(cache: TensorCache, positions: Sequence[int], field: str, out: t
     _, columns, row = found[0]
     slot = _stackable(columns, row, field, None)
     out = _fitting(out, len(found), slot)
-    memory = view_of(out.view(-1).view(torch.uint8)) if out.numel() else memoryview(b"")
+    memory = view_of(out.view(torch.uint8)).cast("B") if out.numel() else memoryview(b"")
     size = len(memory) // len(found)
-    shards = {shard: columns for shard, columns, _ in found}
-    known = {shard: columns.field_starts(slot) for shard, columns in shards.items()}
-    starts = [known[shard][row] for shard, _, row in found]
-    places = range(len(found))
-    rest = [place for place in places if starts[place] < 0]  # those that cannot be read as they are
+    jobs: dict[int, tuple[Columns, memoryview, list[Want]]] = {}
+    rest: list[int] = []  # those that cannot be read as they are
+    for place, (shard, columns, row) in enumerate(found):  # one loop: its time counts beside that of the copies
+        job = jobs.get(shard)
+        if job is None:
+            job = jobs[shard] = columns, columns.field_starts(slot), []
+        start = job[1][row]
+        if start < 0:
+            rest.append(place)
+        else:
+            job[2].append((start, memory[place * size : (place + 1) * size]))
     for place in rest:
         _stackable(found[place][1], found[place][2], field, slot)
-    wants: dict[int, list[Want]] = {shard: [] for shard in sorted(shards)}
-    for place, (shard, _, _), start in zip(places, found, starts, strict=True):
-        if start >= 0:
-            wants[shard].append((start, memory[place * size : (place + 1) * size]))
-    _read(cache, [(shards[shard], wanted) for shard, wanted in wants.items() if wanted])
+    _read(cache, [(columns, wants) for _, (columns, _, wants) in sorted(jobs.items(), key=_SHARD) if wants])
     for place in rest:
         out[place] = realize(_lazy_field(cache[positions[place]], field))
     if cache.verify_reads:
-        for place, (shard, columns, row) in enumerate(found):
-            if starts[place] >= 0:
-                mark = columns.digests_of(row)[_stackable(columns, row, field, slot).block]
-                cache.check(mark, memory[place * size : (place + 1) * size], shard)
+        for place in {*range(len(found))}.difference(rest):
+            shard, columns, row = found[place]
+            mark = columns.digests_of(row)[_stackable(columns, row, field, slot).block]
+            cache.check(mark, memory[place * size : (place + 1) * size], shard)
     return out
 
 

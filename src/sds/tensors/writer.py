@@ -16,7 +16,6 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 import msgspec
-import numpy as np
 
 from sds.errors import OptionError, SdsError, TensorCacheError
 from sds.tensors import skeleton
@@ -24,6 +23,7 @@ from sds.tensors.catalog import hashes_of, load, publish
 from sds.tensors.columns import Facts
 from sds.tensors.format import VERSION, digest, order_of, to_json
 from sds.tensors.journal import Beginning, Part, keys_in_parts, orphans
+from sds.tensors.keys import Marks
 from sds.tensors.layout import Block, pack
 from sds.tensors.lazy import realize
 from sds.tensors.local import LocalPlace
@@ -133,17 +133,16 @@ class TensorCacheWriter:
 
     def _learn(self, taken: dict[Path, list[str]]) -> None:
         marks = [digest(key.encode()) for keys in taken.values() for key in keys]
-        self._new.update(mark for mark in marks if not self._is_committed(mark))
+        self._new.update(mark for mark in marks if mark not in self._committed)
 
-    def _known(self, shards: Sequence[Facts]) -> np.ndarray[Any, Any]:
-        """The hashes of committed keys, sorted: 16 bytes each, which a million can have in memory."""
-        return np.sort(np.concatenate([np.zeros(0, "S16"), *(hashes_of(self._place.columns(f.name)) for f in shards)]))
+    def _known(self, shards: Sequence[Facts]) -> Marks:
+        return Marks(hashes_of(self._place.columns(facts.name)) for facts in shards)
 
     def _adopt(self, part: Part) -> None:
         """Goes on with a part that a dead writer left; with a second one, commits it as it is."""
         marks = [digest(record.key.encode()) for record in part.records]
         is_ours = part.beginning.fingerprint == self.fingerprint
-        if not marks or (is_ours and all(mark in self._new or self._is_committed(mark) for mark in marks)):
+        if not marks or (is_ours and all(mark in self._new or mark in self._committed for mark in marks)):
             part.remove()  # the writer was killed between commit and tidying up, or before its first sample
             return
         if is_ours:
@@ -159,11 +158,7 @@ class TensorCacheWriter:
         if not isinstance(key, str):
             return False
         mark = digest(_utf8(key))
-        return mark in self._new or self._is_committed(mark)
-
-    def _is_committed(self, mark: bytes) -> bool:
-        place = int(np.searchsorted(self._committed, np.bytes_(mark)))
-        return place < len(self._committed) and bytes(self._committed[place]) == mark.rstrip(b"\0")
+        return mark in self._new or mark in self._committed
 
     def __len__(self) -> int:
         """Keys that are `in` this writer."""
@@ -176,7 +171,7 @@ class TensorCacheWriter:
                 self._uploads.learn()
             taken = keys_in_parts(self._parts, self.fingerprint)
             self._committed = self._known(load(self._place).chosen(self.fingerprint))
-            self._new = {mark for mark in self._new if not self._is_committed(mark)}
+            self._new = {mark for mark in self._new if mark not in self._committed}
             self._learn(taken)
 
     def add(self, key: str, sample: Any) -> None:
@@ -209,7 +204,7 @@ class TensorCacheWriter:
         mark = digest(_utf8(key))
         with self._lock:
             self._check_open()
-            if mark in self._new or self._is_committed(mark):
+            if mark in self._new or mark in self._committed:
                 raise TensorCacheError(f"key is there already: {key}", hint="ask `if key not in writer` first", key=key)
             with self._writing():
                 if self._part is None:

@@ -60,6 +60,29 @@ def test_threads_fill_one_tensor(latents: Path, threads: list[int], access: str,
     assert torch.equal(cache.stack([5], "x")[0], torch.full((SIDE,), 5.0)), "it opens again"
 
 
+def test_while_the_disk_is_needed_one_thread_takes_what_it_brings(
+    latents: Path, threads: list[int], monkeypatch: pytest.MonkeyPatch
+):
+    cache = TensorCache(latents)
+    assert isinstance(cache.place, local.LocalPlace)
+    asked_for: list[int] = []
+    expect = local.expect
+    monkeypatch.setattr(local, "expect", lambda run: asked_for.append(run[3]) or expect(run))
+    order = np.random.default_rng(2).permutation(NUM)[: NUM // 2].tolist()
+    expected = torch.tensor(order, dtype=torch.float32)[:, None].expand(-1, SIDE)
+    cache.place._is_cold = True
+    with monkeypatch.context() as disk:
+        disk.setattr(local, "is_near", lambda *_: False)
+        assert torch.equal(cache.stack(order, "x"), expected)
+        assert cache.place._is_cold and not threads, "the disk is what takes the time"
+    assert sum(asked_for) == cache.num_bytes_read >= expected.numel() * 4, "all at once, before the first read"
+    for _ in range(2):
+        assert torch.equal(cache.stack(order, "x"), expected)
+    assert threads == [4, 4] and not cache.place._is_cold, "all was there after all"
+    assert 3 * sum(asked_for) == 2 * cache.num_bytes_read, "and nobody asks any more"
+    cache.close()
+
+
 def test_a_shard_cut_short_is_told_by_whichever_thread_finds_it(threads: list[int], tmp_path: Path):
     with TensorCacheWriter(tmp_path, "380kb") as writer:
         for number in range(40):
