@@ -42,6 +42,7 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy tests/typed/user.py
 	$(BIN)/lint-imports
 
 # A test over threads, processes and clocks that fails beside others runs once more, alone, and must pass then; its first failure

@@ -29,6 +29,7 @@ import report
 from bench import Bench
 from data import BUCKET, Images
 from front import Front, compiled
+from publish import publish
 from runner import Case, Failed, run
 from venvs import Venv, versions
 
@@ -141,7 +142,8 @@ def main() -> None:
     if args.front:
         return measure_front(home, images)
     if args.publish is not None:
-        print(report.publish(args.out or home / "report", args.publish))
+        for page in publish(args.out or home / "report", args.publish):
+            print(page)
         return None
     if args.check:
         sys.exit(check.main(home, update=args.update))

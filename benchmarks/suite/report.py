@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import statistics
 import sys
 from pathlib import Path
 from typing import Any
-from xml.sax.saxutils import escape
+
+from plots import plot
 
 HEADS = {
     "steady": "steady {unit}",
+    "warm": "warm {unit}",
+    "cold": "cold {unit}",
     "with_start": "with start-up",
     "first_batch_s": "first batch s",
     "rss_mb": "peak RSS MB",
@@ -26,9 +30,6 @@ HEADS = {
     "open_s": "open s",
     "overhead_us": "CPU us a sample",
 }
-MARK = "<!-- results -->"  # what is below it is made
-COLOURS = {"ours": "#1f6f50", "peer": "#7a8ea8", "shards": "#b3bfd0", "limit": "#d9c59a"}
-LEGEND = {"ours": "sds", "peer": "the same files", "shards": "data converted before", "limit": "physical limit"}
 
 
 def median(runs: list[dict[str, Any]], key: str) -> float | None:
@@ -78,39 +79,20 @@ def table(workload: Any, results: dict[str, list[dict[str, Any]]]) -> list[str]:
     return lines
 
 
-def plot(workload: Any, results: dict[str, list[dict[str, Any]]]) -> str:
-    """Bars with their spread."""
-    names = ordered(workload, results)
-    left, width, step, top = 210, 720, 26, 44
-    height = top + step * len(names) + 34
-    figure = workload.FIGURE
-    values = {name: [run[figure] for run in results[name] if run.get(figure) is not None] for name in names}
-    most = max((max(each) for each in values.values() if each), default=1.0) or 1.0
-    scale = (width - left - 90) / most
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif" '
-        'font-size="12">',
-        f'<rect width="{width}" height="{height}" fill="white"/>',
-        f'<text x="12" y="22" font-size="15">({workload.NUMBER}) {escape(workload.TITLE)}: {workload.UNIT}</text>',
-    ]
-    for k, name in enumerate(names):
-        y, each = top + k * step, values[name]
-        if not each:
-            continue
-        middle = statistics.median(each)
-        colour = COLOURS[results[name][0]["kind"]]
-        parts.append(f'<text x="{left - 8}" y="{y + 14}" text-anchor="end">{escape(name)}</text>')
-        parts.append(f'<rect x="{left}" y="{y + 2}" width="{middle * scale:.1f}" height="16" fill="{colour}"/>')
-        low, high = left + min(each) * scale, left + max(each) * scale
-        parts.append(f'<line x1="{low:.1f}" x2="{high:.1f}" y1="{y + 10}" y2="{y + 10}" stroke="#222"/>')
-        parts.append(f'<text x="{max(high, left + middle * scale) + 6:.1f}" y="{y + 14}">{number(middle)}</text>')
-    x = left
-    for kind, words in LEGEND.items():
-        if any(results[name][0]["kind"] == kind for name in names):
-            parts.append(f'<rect x="{x}" y="{height - 22}" width="10" height="10" fill="{COLOURS[kind]}"/>')
-            parts.append(f'<text x="{x + 14}" y="{height - 13}">{words}</text>')
-            x += 24 + 7 * len(words)
-    return "\n".join([*parts, "</svg>"]) + "\n"
+def provenance(facts: dict[str, Any]) -> str:
+    """When, of what and on what."""
+    return f"{facts['date']}, commit {facts['commit']}, {facts['cores']} cores, Python {facts['python']}"
+
+
+def scrub(note: str) -> str:
+    """What a failure said, without the folders and hosts of the machine that it happened on."""
+    return re.sub(r"(?<![\w.])(?:/[\w.@+~-]+)+/([\w.@+~-]+)", r"…/\1", re.sub(r"\w+://[^\s'\"]+", "<URL>", note))
+
+
+def sorted_workloads(results: dict[str, Any]) -> dict[str, tuple[Any, dict[str, list[dict[str, Any]]]]]:
+    """Those that found something, by their number."""
+    found = {name: (importlib.import_module(f"workloads.{name}"), each) for name, each in results["workloads"].items()}
+    return {name: each for name, each in sorted(found.items(), key=lambda item: item[1][0].NUMBER) if each[1]}
 
 
 def write(results: dict[str, Any], out: Path, assets: str = "") -> None:
@@ -120,35 +102,20 @@ def write(results: dict[str, Any], out: Path, assets: str = "") -> None:
     lines = [
         "# Benchmark report",
         "",
-        f"{facts['date']}, commit {facts['commit']}, {facts['cores']} cores, Python {facts['python']}, "
-        f"{facts['repeats']} repeats by turns; "
+        f"{provenance(facts)}, {facts['repeats']} repeats by turns; "
         "the figure that counts is a median with its least and most, the others are medians. † data converted before, "
         "which is not counted. Limits, in italics, are bare loops in the same run.",
         "",
         f"Versions: {packages}.",
     ]
-    for name, found in results["workloads"].items():
-        workload = importlib.import_module(f"workloads.{name}")
-        if not found:
-            continue
+    for name, (workload, found) in sorted_workloads(results).items():
         plot_name = f"bench-{name}.svg"
-        (out / plot_name).write_text(plot(workload, found))
+        (out / plot_name).write_text(plot(workload, found, ordered(workload, found), number))
         lines += ["", f"## ({workload.NUMBER}) {workload.TITLE}", "", workload.ABOUT, "", *table(workload, found)]
         lines += ["", f"![{workload.TITLE}]({assets}{plot_name})"]
     if results.get("notes"):
-        lines += ["", "## Left out", "", *(f"- {note}" for note in dict.fromkeys(results["notes"]))]
+        lines += ["", "## Left out", "", *(f"- {scrub(note)}" for note in dict.fromkeys(results["notes"]))]
     (out / "report.md").write_text("\n".join(lines) + "\n")
-
-
-def publish(out: Path, docs: Path) -> Path:
-    """Puts the last report into the documentation: below a mark in benchmarks.md, its plots among the assets."""
-    results = json.loads((out / "results.json").read_text())
-    write(results, docs / "assets", assets="assets/")
-    made, page = docs / "assets" / "report.md", docs / "benchmarks.md"
-    body = made.read_text().partition("\n")[2].replace("\n## ", "\n### ")
-    page.write_text(page.read_text().partition(MARK)[0] + MARK + "\n" + body)
-    made.unlink()
-    return page
 
 
 if __name__ == "__main__":

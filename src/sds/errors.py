@@ -2,6 +2,7 @@
 
     SdsError
     ├ OptionError(ValueError)         an argument is unknown or impossible; names the keyword
+    │ └ NoSuchName(AttributeError)    a method that other libraries have; says what is here instead
     ├ SourceError                     the source cannot be turned into an index
     │ ├ SourceNotFound(FileNotFoundError)
     │ ├ UnsupportedSource
@@ -37,6 +38,7 @@ from sds.redaction import redact, redact_text
 __all__ = [
     "SdsError",
     "OptionError",
+    "NoSuchName",
     "SourceError",
     "SourceNotFound",
     "UnsupportedSource",
@@ -117,6 +119,10 @@ def _rebuild(cls: type[SdsError], message: str, facts: dict[str, Any]) -> SdsErr
 
 class OptionError(SdsError, ValueError):
     """An argument is unknown or impossible."""
+
+
+class NoSuchName(OptionError, AttributeError):
+    """A dataset has no such method or attribute; in other libraries it does."""
 
 
 class SourceError(SdsError):

@@ -24,6 +24,7 @@ from sds.errors import (
     AccessDenied,
     CacheFull,
     FetchError,
+    NoSuchName,
     OptionError,
     QueryError,
     SchemaError,
@@ -153,6 +154,21 @@ MISTAKES = {
     "shuffle for the loader": Mistake(
         lambda: sds.StreamingDataLoader(dataset(), 4, shuffle=True), OptionError, "shuffle", "shuffle_seed=42"
     ),
+    "probabilities for a mix": Mistake(
+        lambda: sds.interleave([dataset()], probabilities=[1.0]), OptionError, "probabilities", "`ratios`"
+    ),
+    "a keyword of the prefetcher misspelt": Mistake(
+        lambda: sds.DevicePrefetcher([], dept=2), OptionError, "DevicePrefetcher", "`depth`"
+    ),
+    # methods of other libraries
+    "map": Mistake(lambda: dataset().map(len), NoSuchName, "'map'", "transforms=[f]"),
+    "shuffle": Mistake(lambda: dataset().shuffle(seed=42), NoSuchName, "'shuffle'", "shuffle_seed=42"),
+    "filter": Mistake(lambda: dataset().filter(bool), NoSuchName, "'filter'", "sql_query="),
+    "batch": Mistake(lambda: dataset().batch(4), NoSuchName, "'batch'", "sds.StreamingDataLoader"),
+    "take": Mistake(lambda: dataset().take(4), NoSuchName, "'take'", "max_size=100"),
+    "select": Mistake(lambda: dataset().select([1, 2]), NoSuchName, "'select'", "sql_query"),
+    "with_format": Mistake(lambda: dataset().with_format("torch"), NoSuchName, "'with_format'", "transforms return"),
+    # values
     "a seed that is True": Mistake(lambda: dataset(shuffle_seed=True), OptionError, "shuffle_seed", "whole number"),
     "a size in words": Mistake(lambda: dataset(cache_limit="10 gigs"), OptionError, "cache_limit", "10gb"),
     "a batch of none": Mistake(lambda: sds.StreamingDataLoader(dataset(), 0), OptionError, "batch_size", "at least 1"),

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from sds.dataset import options as opts
+from sds.dataset.keywords import check_keywords
 from sds.dataset.mixes_base import MixedDataset
 from sds.dataset.ordered import IntArray, OrderedDataset
 from sds.dataset.progress import Progress
@@ -142,6 +143,7 @@ class Concatenation(MixedDataset):
         return numbers, epoch, positions - starts[numbers]
 
 
+@check_keywords
 def interleave(
     datasets: Sequence[OrderedDataset],
     ratios: Sequence[float] | None = None,
@@ -163,6 +165,7 @@ def interleave(
     return Interleaving(datasets, ratios, shuffle_seed, stop, world)
 
 
+@check_keywords
 def concatenate(
     datasets: Sequence[OrderedDataset], shuffle_seed: int | None = None, *, world: World | None = None
 ) -> Concatenation:

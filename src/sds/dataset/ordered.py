@@ -10,7 +10,7 @@ from __future__ import annotations
 import multiprocessing
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -20,6 +20,7 @@ from torch.utils.data import IterableDataset
 from sds.dataset import options as opts
 from sds.dataset.agree import Agreement
 from sds.dataset.delivery import Delivery
+from sds.dataset.foreign import check_foreign
 from sds.dataset.leases import Leases
 from sds.dataset.progress import Progress, Start
 from sds.dataset.slots import Work, open_window
@@ -160,6 +161,12 @@ class OrderedDataset(IterableDataset[Sample]):
 
     def __len__(self) -> int:
         return self.length(self.epoch)
+
+    if not TYPE_CHECKING:  # type checkers shall know what there is
+
+        def __getattr__(self, name: str) -> Any:
+            check_foreign(name)
+            return self.__getattribute__(name)  # says what Python says, or what a property said
 
     def lane_of(self, world: World) -> tuple[int, int]:
         """Which share of the positions a process reads: (rank, size)."""

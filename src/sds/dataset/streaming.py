@@ -226,8 +226,8 @@ class StreamingDataset(OrderedDataset):
 
     @property
     def schema(self) -> Any:
-        """The Arrow schema of the index's rows."""
-        return self._index.schema
+        """The Arrow schema of the index's rows; what the source holds inside itself is binary, as in samples."""
+        return self._index.sample_schema if isinstance(self._index, HeldIndex) else self._index.schema
 
     @property
     def name(self) -> str:

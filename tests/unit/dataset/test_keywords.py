@@ -21,6 +21,15 @@ from sds.errors import OptionError
         (lambda: sds.StreamingDataLoader(None, bach_size=4), "batch_size"),
         (lambda: sds.MultiStreamDataLoader([], [], schedul="round_robin"), "schedule"),
         (lambda: sds.StreamOptions("photos", 1.0, batch_gpus=4), "batch_gpu"),
+        (lambda: sds.DevicePrefetcher([], dept=3), "depth"),
+        (lambda: sds.DevicePrefetcher([], prefetch_factor=3, device="cpu"), "depth"),
+        (lambda: sds.interleave([], ratio=[1.0]), "ratios"),
+        (lambda: sds.interleave([], probabilities=[1.0]), "ratios"),
+        (lambda: sds.interleave([], stopping_strategy="all_exhausted"), "stop"),
+        (lambda: sds.concatenate([], seed=3), "shuffle_seed"),
+        (lambda: sds.StreamingDataset(urls="x.tar"), "src"),
+        (lambda: sds.StreamingDataset("x.csv", local="cache"), "dst"),
+        (lambda: sds.StreamingDataLoader(None, 4, prefetch_factor=3), "prefetch_batches"),
         (lambda: sds.StreamOptions.init_group([{"name": "photos", "ration": 1.0}]), "ratio"),
     ],
 )
@@ -57,6 +66,8 @@ def test_signature_and_words_stay() -> None:
     assert list(inspect.signature(Kept).parameters) == ["first", "second"]
     assert Kept.__init__.__doc__ == "Words."
     assert "cache_limit" in inspect.signature(sds.StreamingDataset).parameters
+    assert list(inspect.signature(sds.interleave).parameters)[:2] == ["datasets", "ratios"]
+    assert (sds.interleave.__doc__ or "").startswith("Mixes datasets")
 
 
 def test_what_is_missing_is_pythons_own_error() -> None:
