@@ -30,7 +30,7 @@ from bench import Bench
 from data import BUCKET, Images
 from front import Front, compiled
 from publish import publish
-from runner import Case, Failed, run
+from runner import Case, Failed, run, sweep
 from venvs import Venv, versions
 
 NAMES = ("cold", "warm", "local", "half", "index", "resume", "access", "latents", "clips", "text", "processes")
@@ -165,6 +165,7 @@ def main() -> None:
             results["workloads"][name] = measure(bench, workload, args.repeats, args.timeout)
             results["notes"] = bench.notes
             (out / "results.json").write_text(json.dumps(results, indent=1) + "\n")
+    sweep(home / "caches")
     report.write(results, out)
     print(out / "report.md")
     return None

@@ -20,6 +20,7 @@ from typing import Any
 
 HERE = Path(__file__).parent
 _MARK = "SDS_BENCH_RUN"
+_TRASH = "put-away"
 _EVERY_S = 0.2
 _PATIENCE_S = 4.0
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -35,7 +36,7 @@ class Case:
         args: what it is told, as JSON.
         kind: 'ours', 'peer', 'shards' (a peer on data that was converted for it), or 'limit'.
         python: the interpreter.
-        wipe: folders that are emptied before each run.
+        wipe: folders that are empty before each run.
         prepare: whether it runs once, unmeasured, before its first run: to fill its cache.
         environment: variables that it needs.
     """
@@ -60,9 +61,9 @@ def run(case: Case, timeout_s: float = 300) -> dict[str, Any]:
     Raises:
         Failed: with the last line that it said.
     """
-    for folder in case.wipe:
-        shutil.rmtree(folder, ignore_errors=True)
     mark = secrets.token_hex(8)
+    for folder in case.wipe:
+        put_away(folder, mark)
     script = HERE / "contenders" / case.script
     process = subprocess.Popen(
         [case.python, str(script), json.dumps(case.args)],
@@ -92,6 +93,19 @@ def run(case: Case, timeout_s: float = 300) -> dict[str, Any]:
     if figures.get("images"):
         figures["cpu_ms_per_image"] = 1000 * found["cpu_s"] / figures["images"] / len(figures.get("epochs", "1"))
     return dict(figures)
+
+
+def put_away(folder: Path, mark: str) -> None:
+    """Makes room for a new folder; `sweep` deletes the old one. ext4 is slow where files were deleted seconds ago."""
+    if folder.exists():
+        trash = folder.parent / _TRASH
+        trash.mkdir(exist_ok=True)
+        folder.rename(trash / f"{folder.name}-{mark}")
+
+
+def sweep(folder: Path) -> None:
+    """Deletes what was put away below a folder."""
+    shutil.rmtree(folder / _TRASH, ignore_errors=True)
 
 
 class Watch:
