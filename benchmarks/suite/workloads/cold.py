@@ -12,8 +12,10 @@ COLUMNS = ("steady", "with_start", "first_batch_s", "rss_mb", "cpu_ms_per_image"
 def cases(bench):
     images, lists = bench.images, bench.images.lists
     urls, s3 = str(lists / "urls.txt"), f"s3://{BUCKET}"
+    ours = {"index": str(lists / "urls.parquet"), "storage_options": bench.storage_options}
     found = [
-        bench.ours("sds", "ours.py", index=str(lists / "urls.parquet"), storage_options=bench.storage_options),
+        bench.ours("sds", "ours.py", **ours),
+        bench.ours("sds, 2 workers", "ours.py", workers=2, **ours),
         bench.limit("bare gets", "gets", list=urls, endpoint=bench.endpoint),
         bench.limit("bare gets and decodes", "both", list=urls, endpoint=bench.endpoint),
         bench.limit("bare decodes", "decodes", list=str(lists / "files.txt")),

@@ -12,6 +12,7 @@ def cases(bench):
     files, here = str(lists / "files.txt"), {"remote": False}
     found = [
         bench.ours("sds, local", "ours.py", index=str(lists / "files.parquet")),
+        bench.ours("sds, local, 2 workers", "ours.py", index=str(lists / "files.parquet"), workers=2),
         bench.limit("bare decodes", "decodes", list=files),
         bench.limit("bare reads", "reads", list=files),
     ]

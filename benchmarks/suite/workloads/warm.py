@@ -12,10 +12,10 @@ COLUMNS = ("steady", "with_start", "first_batch_s", "rss_mb", "cpu_ms_per_image"
 def cases(bench):
     lists, s3 = bench.images.lists, f"s3://{BUCKET}"
     kept = {"wipe": False, "prepare": True}
+    ours = {"index": str(lists / "urls.parquet"), "storage_options": bench.storage_options}
     found = [
-        bench.ours(
-            "sds, warm", "ours.py", index=str(lists / "urls.parquet"), storage_options=bench.storage_options, **kept
-        ),
+        bench.ours("sds, warm", "ours.py", **ours, **kept),
+        bench.ours("sds, warm, 2 workers", "ours.py", workers=2, **ours, **kept),
         bench.limit("bare decodes", "decodes", list=str(lists / "files.txt")),
     ]
     raw = {"kind": "raw cached", "source": f"{s3}/images/", "list": str(lists / "urls.txt")}

@@ -368,8 +368,16 @@ def _sweep(folder: Path) -> None:
                     place.unlink()
 
 
+def _make_modest() -> None:
+    """What arrives takes no core from threads that decode: it waits until one of them sleeps, or has had its turn."""
+    if hasattr(os, "SCHED_BATCH"):  # Linux
+        with suppress(OSError):  # some sandboxes forbid it
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+
+
 def main(dst: str, address: str) -> None:
     """Serves one folder at one address; prints "ready", or what is wrong, for whoever started it."""
+    _make_modest()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the trainer; this process ends when it does
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 65536)), hard))
