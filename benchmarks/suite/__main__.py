@@ -159,13 +159,15 @@ def main() -> None:
             "facts": {**facts(venv), "images": args.images, "repeats": args.repeats},
             "workloads": {},
         }
-        for name in args.workloads:
-            workload = importlib.import_module(f"workloads.{name}")
-            print(f"({workload.NUMBER}) {workload.TITLE}", file=sys.stderr, flush=True)
-            results["workloads"][name] = measure(bench, workload, args.repeats, args.timeout)
-            results["notes"] = bench.notes
-            (out / "results.json").write_text(json.dumps(results, indent=1) + "\n")
-    sweep(home / "caches")
+        try:
+            for name in args.workloads:
+                workload = importlib.import_module(f"workloads.{name}")
+                print(f"({workload.NUMBER}) {workload.TITLE}", file=sys.stderr, flush=True)
+                results["workloads"][name] = measure(bench, workload, args.repeats, args.timeout)
+                results["notes"] = bench.notes
+                (out / "results.json").write_text(json.dumps(results, indent=1) + "\n")
+        finally:
+            sweep(home / "caches")
     report.write(results, out)
     print(out / "report.md")
     return None

@@ -58,8 +58,8 @@ def plot(workload: Any, results: dict[str, list[dict[str, Any]]], names: list[st
     parts.append(f'<line class="axis" x1="{LEFT}" x2="{LEFT}" y1="{TOP - 6}" y2="{bottom}"/>')
     parts.append(f'<text x="{LEFT}" y="{bottom + 13}" text-anchor="middle" font-size="10">0</text>')
     limits = [statistics.median(values[name]) for name in kinds if kinds[name] == "limit"]
-    if limits and workload.NAME in ONE_LIMIT:
-        x = LEFT + min(limits) * scale
+    x = LEFT + min(limits, default=0.0) * scale
+    if limits and workload.NAME in ONE_LIMIT and x <= WIDTH:
         parts.append(
             f'<line class="bound" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP - 6}" y2="{bottom}" stroke-dasharray="5 4" '
             'stroke-width="1.5"/>'

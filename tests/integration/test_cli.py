@@ -324,6 +324,8 @@ def test_bench_names_a_bottleneck(home: Path, sds: Sds, stored: str) -> None:
         ("peek t.csv --images ascii", 2, "error: --images is unknown: 'ascii'\nhint: known: auto, off"),
         ("peek t.csv -n 0", 2, "Invalid value for '--num'"),
         ("peek t.csv --reach 4", 2, "error: --reach without --lazy: 4\nhint: --lazy ROWS says"),
+        ("peek t.csv --lazy 3 --reach 4", 2, "error: --reach without --shuffle: 4\nhint: --shuffle SEED shows"),
+        ("peek t.tensors --lazy 3", 2, "error: --lazy needs index files: t.tensors\nhint: leave --lazy out"),
         ("peek t.tar --lazy 4", 2, "error: lazy_index_chunk_size needs Parquet, CSV or JSON lines"),
         ("bench photos --image jpg --transforms a:b", 2, "error: --image and --transforms exclude each other"),
         ("bench photos --transforms nowhere:chain", 2, "error: transforms cannot be imported"),

@@ -66,6 +66,8 @@ def command(
     check_name("--images", images, ["auto", "off", *WAYS])
     if reach is not None and lazy is None:
         raise OptionError(f"--reach without --lazy: {reach}", hint="--lazy ROWS says how large the chunks are")
+    if reach is not None and shuffle is None:
+        raise OptionError(f"--reach without --shuffle: {reach}", hint="--shuffle SEED shows the order of an epoch")
     way = None if as_json else choose(images, os.environ, is_terminal=sys.stdout.isatty())
     with open_source(
         src, dst=dst, download=download, id_column=id_column, query=query, storage=storage, few_rows=True, lazy=lazy

@@ -217,6 +217,9 @@ def open_source(
             from sds.tensors.source import is_tensor_cache, open_tensors
 
             if is_tensor_cache(src, lambda: client):
+                if lazy is not None:
+                    hint = "leave --lazy out: this source is not read as a whole anyway"
+                    raise OptionError(f"--lazy needs index files: {src}", hint=hint)
                 tensors = open_tensors(src, options, folder=folder / "index", client=client)
                 try:
                     yield tensors, client

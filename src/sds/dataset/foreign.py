@@ -21,7 +21,8 @@ _FORMAT = "samples are what transforms return, and a loader makes tensors of the
 _COLUMNS = "columns are a keyword: StreamingDataset(..., index_cols_to_keep=[...]), or a SELECT as sql_query"
 _SPLIT = "each split is an index of its own: `sds index split SRC -o DIR --val-ratio 0.1`, or an sql_query for each"
 _ENDLESS = "endless epochs are a keyword: StreamingDataset(..., infinite_iteration=True)"
-_SCHEMA = "the columns of the index are dataset.schema.names, their types dataset.schema"
+_SCHEMA = "the columns of an index are dataset.schema.names, their types dataset.schema; a mix has those of its members"
+_ROWS = "rows are chosen where they are named: StreamingDataset(..., max_size=100) has the first ones; "
 _RANKS = "ranks and workers divide the rows by themselves; world=sds.World(...) says who is who where that is not found"
 
 _FOREIGN = {
@@ -32,8 +33,8 @@ _FOREIGN = {
     "decode": "decoders are transforms: transforms=presets.create_standard_image_pipeline('jpg', (256, 256))",
     "shuffle": _SHUFFLE,
     "filter": _FILTER,
-    "select": "rows: max_size=100, an sql_query, or dataset[10:20]; " + _FILTER,
-    "take": "the first rows: StreamingDataset(..., max_size=100); or dataset[:100], a list of samples",
+    "select": _ROWS + _FILTER,
+    "take": _ROWS + _FILTER,
     "skip": 'rows that are left out: sql_query="SELECT * FROM dataframe OFFSET 100"; a state goes on in mid-epoch',
     "batch": _LOADER,
     "batched": _LOADER,
@@ -52,7 +53,7 @@ _FOREIGN = {
     "train_test_split": _SPLIT,
     "random_split": _SPLIT,
     "repeat": _ENDLESS,
-    "with_epoch": _ENDLESS,
+    "with_epoch": "an epoch has as many rows as max_size=... or an sql_query leaves; " + _ENDLESS,
     "shard": _RANKS,
     "cache": "what was fetched is kept by itself, up to cache_limit='10gb'; tensors: sds.transforms.Remember",
     "prefetch": "what is fetched ahead is a keyword: StreamingDataset(..., prefetch=128)",

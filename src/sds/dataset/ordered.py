@@ -7,6 +7,7 @@ mix of datasets are both one; a loader asks for nothing else.
 
 from __future__ import annotations
 
+import inspect
 import multiprocessing
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -165,7 +166,8 @@ class OrderedDataset(IterableDataset[Sample]):
     if not TYPE_CHECKING:  # type checkers shall know what there is
 
         def __getattr__(self, name: str) -> Any:
-            check_foreign(name)
+            if inspect.getattr_static(type(self), name, None) is None:
+                check_foreign(name)
             return self.__getattribute__(name)  # says what Python says, or what a property said
 
     def lane_of(self, world: World) -> tuple[int, int]:

@@ -68,10 +68,14 @@ class HeldIndex(TableIndex):
 
     @property
     def sample_schema(self) -> pa.Schema:
-        """Names and types of the columns that samples have: bytes where rows name places."""
-        places = place_columns(self.schema, self.held.kind)
+        """Names and types of the columns that samples have: bytes where rows, and SQL, have places that are wanted."""
+        places, wanted = place_columns(self.schema, self.held.kind), self.held.wanted
         return pa.schema(
-            [pa.field(each.name, pa.binary(), each.nullable) if each.name in places else each for each in self.schema]
+            [
+                pa.field(each.name, pa.binary(), each.nullable) if each.name in places else each
+                for each in self.schema
+                if each.name not in places or wanted is None or each.name in wanted
+            ]
         )
 
     def rows(self, ids: Sequence[int] | npt.NDArray[np.integer[Any]]) -> list[Row]:

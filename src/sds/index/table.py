@@ -30,6 +30,8 @@ KEY_COLUMN = "__sds_key__"
 VERSION_PREFIX = "__sds_version__:"
 WEIGHT_COLUMN = "__sds_weight__"
 
+_MANY = 8  # rows of a batch that are worth reading a column at a time
+
 
 class IndexFacts(msgspec.Struct, frozen=True):
     """What an index was made of, for people.
@@ -207,25 +209,36 @@ class TableIndex:
         if numbers.min() < 0 or numbers.max() >= self._size:
             raise IndexError(f"row is not in [0, {self._size}): {numbers[(numbers < 0) | (numbers >= self._size)][0]}")
         batches = np.searchsorted(self._starts, numbers, "right") - 1
-        places = (numbers - self._starts[batches]).tolist()
-        first = int(batches[0])
-        if (batches == first).all():
-            return self._rows_of(first, numbers.tolist(), places)
-        rows: list[Any] = [None] * len(places)
-        for batch in np.unique(batches):
-            at = np.flatnonzero(batches == batch).tolist()
-            found = self._rows_of(int(batch), numbers[at].tolist(), [places[k] for k in at])
-            for k, row in zip(at, found, strict=True):
+        places = numbers - self._starts[batches]
+        apart = np.unique(batches)
+        if len(numbers) < _MANY * len(apart):
+            return list(map(self._row, numbers.tolist(), batches.tolist(), places.tolist()))
+        if len(apart) == 1:
+            return self._rows_of(int(apart[0]), numbers.tolist(), places.tolist())
+        rows: list[Any] = [None] * len(numbers)
+        for batch in apart.tolist():
+            (at,) = np.nonzero(batches == batch)
+            found = self._rows_of(batch, numbers[at].tolist(), places[at].tolist())
+            for k, row in zip(at.tolist(), found, strict=True):
                 rows[k] = row
         return rows
 
-    def _rows_of(self, batch: int, numbers: list[int], places: list[int]) -> list[Row]:
+    def _row(self, number: int, batch: int, place: int) -> Row:
+        cells = [read(place) for read in self._readers[batch] or self._make_readers(batch)]
+        columns, versions = self._manifest.columns, self._manifest.versions
+        return Row(
+            number,
+            str(number if self._key_place is None else cells[self._key_place]),
+            dict(zip(columns, cells, strict=False)),  # the cells of hidden columns come after
+            _known(versions, cells[len(columns) :]) if versions else None,
+        )
+
+    def _rows_of(self, batch: int, numbers: Sequence[int], places: Sequence[int]) -> list[Row]:
         """Rows of one batch, read a column at a time."""
         readers = self._readers[batch] or self._make_readers(batch)
         cells = [list(map(read, places)) for read in readers]
         columns, versions = self._manifest.columns, self._manifest.versions
         keys = map(str, numbers if self._key_place is None else cells[self._key_place])
-        # the cells of hidden columns come after
         values = [dict(zip(columns, each, strict=False)) for each in zip(*cells, strict=True)] or [{} for _ in places]
         if not versions:
             return list(map(Row, numbers, keys, values))

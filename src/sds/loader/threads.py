@@ -16,6 +16,7 @@ import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ALL_COMPLETED, FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from typing import cast
 
 from sds.dataset.slots import Slot
 from sds.errors import FetchTimeout, SdsError
@@ -77,7 +78,7 @@ class _Step:
     @property
     def is_filled(self) -> bool:
         """Whether nothing is left but to make a batch of it, or to raise the error of the first that has one."""
-        if self._errors and all(part is not None for part in self._made[: min(self._errors)]):
+        if self._errors and all(part is not None for part in self._made[: self._first_error]):
             return True  # whatever threads still do with others
         return all(thread.done() for thread in self._filling)
 
@@ -89,8 +90,12 @@ class _Step:
     def samples(self) -> list[Sample]:
         """What its slots became, or the error of the first of them that could not be filled."""
         if self._errors:
-            raise self._errors[min(self._errors)]
-        return [sample for part in self._made for sample in part or ()]
+            raise self._errors[self._first_error]
+        return [sample for part in self._made for sample in cast(list[Sample], part)]
+
+    @property
+    def _first_error(self) -> int:
+        return min(list(self._errors))  # a copy: threads may add to it
 
     @property
     def late(self) -> Slot | None:
@@ -284,6 +289,7 @@ class ThreadedBatches:
         if made is None:
             return False
         self._making.popleft()
+        del step  # its samples, while the batch waits to be taken
         return self._put(made)
 
     def _finish(self, step: _Step) -> Batches | None:

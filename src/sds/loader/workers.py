@@ -40,7 +40,8 @@ __all__ = ["Envelope", "StepStream", "WorkerLoader", "WorkerTraceback", "end_wor
 IS_PAUSED, IS_HEARD, FIRST = 0, 1, 2  # places in the block that is shared: flags, and the first integer of a start
 _GRACE_S = 0.25  # that workers have to end by themselves
 _POLL_S = 0.1
-_PLAIN = (str, bytes, int, float, bool, type(None))
+_PLAIN = frozenset((str, bytes, int, float, bool, type(None)))
+_MAX_LOOKS = 256  # lists and dicts that are looked into: more cost more than a copy, and pickle cannot go deep
 
 
 class Report(msgspec.Struct):
@@ -86,13 +87,25 @@ class Envelope(msgspec.Struct):
         return _opened, (batch, facts)
 
 
-def _is_plain(value: Any, depth: int = 8) -> bool:
-    """Whether it is made of text, bytes and numbers alone, not too deep inside each other: that can always be sent."""
-    if type(value) is dict:
-        return depth > 0 and all(type(k) in _PLAIN and _is_plain(each, depth - 1) for k, each in value.items())
-    if type(value) in (list, tuple):
-        return depth > 0 and all(_is_plain(each, depth - 1) for each in value)
-    return type(value) in _PLAIN
+def _is_plain(batch: Any) -> bool:
+    """Whether it is made of text, bytes and numbers alone, in a few lists and dicts: that can always be sent."""
+    left, num = [batch], 0
+    while left:
+        value = left.pop()
+        num += 1
+        if type(value) is dict and _PLAIN.issuperset(map(type, value)):
+            inner = list(value.values())
+        elif type(value) in (list, tuple):
+            inner = value
+        elif type(value) in _PLAIN:
+            continue
+        else:
+            return False
+        if num > _MAX_LOOKS:
+            return False
+        if not _PLAIN.issuperset(map(type, inner)):
+            left += [each for each in inner if type(each) not in _PLAIN]
+    return True
 
 
 def _opened(batch: bytes, facts: dict[str, Any]) -> Envelope:

@@ -35,7 +35,7 @@ def stack_field(cache: TensorCache, positions: Sequence[int], field: str, out: t
     _, columns, row = found[0]
     slot = _stackable(columns, row, field, None)
     out = _fitting(out, len(found), slot)
-    memory = view_of(out.view(torch.uint8)).cast("B") if out.numel() else memoryview(b"")
+    memory = view_of(out.view(-1).view(torch.uint8)).cast("B") if out.numel() else memoryview(b"")
     size = len(memory) // len(found)
     jobs: dict[int, tuple[Columns, memoryview, list[Want]]] = {}
     rest: list[int] = []  # those that cannot be read as they are

@@ -83,9 +83,13 @@ class ResizeImage(SampleTransform):
 
     def __call__(self, sample: Sample) -> Sample:
         """Resizes the input field into the output field."""
-        image = to_tensor(sample, self.input_field).numpy()  # [c, h, w]
-        height, width = image.shape[1:]
+        given = to_tensor(sample, self.input_field)  # [c, h, w]
+        height, width = given.shape[1:]
         target = self._target(sample, (height, width))
+        if (height, width) == target:
+            sample[self.output_field] = contiguous(given)
+            return sample
+        image = given.numpy()
         if self._fit == "pad":
             sample[self.output_field] = self._padded(image, target)  # [c, *target]
             return sample

@@ -17,6 +17,7 @@ from sds.units import format_bytes, parse_bytes
 __all__ = ["LoadFromDisk", "read_bytes"]
 
 _BYTES = (bytes, bytearray, memoryview)
+_CHUNK = 2**20
 
 
 def read_bytes(
@@ -40,7 +41,7 @@ def read_bytes(
             # a pipe or device could go on for ever
             is_file = stat.S_ISREG(status.st_mode)
             reason = _refusal(status.st_size, max_bytes, allow_empty) if is_file else "it is not a regular file"
-            data = b"" if reason else _read(descriptor, status.st_size)
+            data = b"" if reason else _read(descriptor, status.st_size, max_bytes)
         finally:
             os.close(descriptor)
     except (OSError, ValueError) as error:  # ValueError: a path with a null byte in it
@@ -56,12 +57,13 @@ def read_bytes(
     return data, path
 
 
-def _read(descriptor: int, size: int) -> bytes:
-    """All of a file; by single calls, each of which lets another thread have Python in between."""
-    data = os.read(descriptor, size)
-    while len(data) < size and (more := os.read(descriptor, size - len(data))):
-        data += more
-    return data
+def _read(descriptor: int, size: int, max_bytes: int) -> bytes:
+    """All of a file in few calls: during each, another thread takes Python. Some of no size have content (/proc)."""
+    parts, left = [], size or max_bytes
+    while left > 0 and (part := os.read(descriptor, min(left, size or _CHUNK))):
+        parts.append(part)
+        left -= len(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def _refusal(size: int, max_bytes: int, allow_empty: bool) -> str:

@@ -29,7 +29,8 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> sds.StreamingDataset:
         ("filter", 'sql_query="SELECT * FROM dataframe WHERE ...'),
         ("batch", "sds.StreamingDataLoader(dataset"),
         ("take", "max_size=100"),
-        ("select", "dataset[10:20]"),
+        ("select", "max_size=100"),
+        ("with_epoch", "infinite_iteration=True"),
         ("with_format", "sds.StreamingDataLoader(dataset"),
         ("train_test_split", "sds index split"),
     ],
@@ -75,3 +76,16 @@ def test_an_error_of_a_property_is_what_it_was(dataset: sds.StreamingDataset, tm
     source.write_text("index\n1\n")
     with pytest.raises(AttributeError, match="no_such_thing"):
         _ = Mine(source, tmp_path / "cache").broken
+
+
+class WithFeatures(sds.StreamingDataset):
+    @property
+    def features(self) -> list[str]:
+        return self.nothing_like_it  # type: ignore[no-any-return, attr-defined]
+
+
+def test_what_a_subclass_has_is_its_own(dataset: sds.StreamingDataset, tmp_path: Path):
+    (tmp_path / "rows.csv").write_text("index\n1\n")
+    with pytest.raises(AttributeError, match="nothing_like_it") as caught:
+        _ = WithFeatures(tmp_path / "rows.csv", tmp_path / "cache").features
+    assert not isinstance(caught.value, NoSuchName)

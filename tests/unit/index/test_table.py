@@ -87,6 +87,13 @@ def test_rows_come_in_the_order_asked_for(shared_chunked, ids):
         assert [row.key for row in rows] == [str(i) for i in ids]
 
 
+@pytest.mark.parametrize("size", [7, 31, 32, 33, 400])
+def test_many_rows_of_a_batch_are_read_by_columns_and_few_one_by_one(chunked, size):
+    ids = np.random.default_rng(size).integers(0, 10_000, size)
+    rows = chunked.rows(ids)
+    assert [(row.id, row.key, row.values["t"]) for row in rows] == [(i, str(i), f"text {i}") for i in ids.tolist()]
+
+
 def test_rows_that_are_not_there_are_an_index_error(chunked):
     for ids in ([10_000], [-1], [5, 10_000], [*range(100), -1]):
         with pytest.raises(IndexError, match=str(ids[-1])):

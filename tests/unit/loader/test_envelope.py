@@ -62,3 +62,12 @@ def test_what_cannot_be_sent_is_an_error_that_says_so(value: Any) -> None:
 def test_a_list_that_has_itself_inside_arrives() -> None:
     found, _ = sent(LOOP)
     assert found.batch[0] is found.batch and found.error is None
+
+
+def test_a_batch_of_many_lists_is_not_looked_through() -> None:
+    batch = {"tokens": [[1, 2, 3]] * 1000, "deep": None}
+    deep: list[Any] = []
+    for _ in range(200):
+        deep = [deep]
+    assert Envelope(batch, 5, None, "", []).__reduce__()[0] is not Envelope
+    assert sent(batch)[0].batch == batch and sent(deep)[0].batch == deep

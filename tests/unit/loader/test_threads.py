@@ -306,3 +306,23 @@ class TestATransformThatDoesNotReturn:
         with pytest.raises(TransformError, match="ZeroDivisionError"):
             list(loader)
         assert our_threads(), "the other one runs"
+
+
+@pytest.mark.parametrize("num_threads", [1, 2, 8])
+def test_of_two_errors_in_a_step_the_first_in_order_is_raised(make, num_threads):
+    made = []
+
+    def work(sample):
+        key = sample["__sample_key__"]
+        made.append(key)
+        if key in ALL[2:8:5]:
+            time.sleep(0.05 * (key == ALL[2]))  # the other one is there before
+            raise ValueError(key)
+        return sample
+
+    loader = sds.StreamingDataLoader(
+        make(transforms=[work], on_error="raise"), 40, num_threads=num_threads, prefetch_batches=1
+    )
+    with pytest.raises(TransformError, match=ALL[2]):
+        list(loader)
+    assert len(made) < 40, "nothing is begun after an error"

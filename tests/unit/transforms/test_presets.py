@@ -175,6 +175,14 @@ def test_load_from_disk(tmp_path: Path) -> None:
     assert load({"a": tmp_path / "a", "b": b"as it is"}) == {"a": b"abc", "b": b"as it is"}
     with pytest.raises(DecodeError):
         load({"a": tmp_path / "none", "b": b""})
+    (tmp_path / "a").write_bytes(b"")
+    assert load({"a": tmp_path / "a", "b": b""})["a"] == b""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="Linux")
+def test_files_that_tell_no_size_are_read() -> None:
+    found = transforms.LoadFromDisk(["a"])({"a": "/proc/self/status"})["a"]
+    assert found.startswith(b"Name:")
 
 
 EXAMPLES = [

@@ -160,6 +160,8 @@ def test_an_image_of_the_right_size_is_unchanged() -> None:
     assert torch.equal(resize(image, (64, 80)), image)
     assert resize(image, (64, 80)).is_contiguous()
     assert torch.equal(resize(image, (64, 64)), image[:, :, 8:72])
+    half = torch.rand(3, 64, 80, dtype=torch.bfloat16)  # which NumPy does not know
+    assert torch.equal(resize(half, (64, 80)), half)
 
 
 def test_takes_tensors_of_any_layout_arrays_and_pillow_images() -> None:
