@@ -167,7 +167,7 @@ def main() -> None:
                 results["notes"] = bench.notes
                 (out / "results.json").write_text(json.dumps(results, indent=1) + "\n")
         finally:
-            sweep(home / "caches")
+            sweep(home / "caches" / str(images.num))
     report.write(results, out)
     print(out / "report.md")
     return None

@@ -58,8 +58,8 @@ class Bench:
         return {"endpoint": self.endpoint, "access_key_id": "any", "secret_access_key": "any", "region": "us-east-1"}
 
     def dst(self, name: str) -> Path:
-        """The cache folder of a contender."""
-        return self.home / "caches" / name.replace(" ", "-").replace(",", "")
+        """The cache folder of a contender, for these images: some take what they find there for the data."""
+        return self.home / "caches" / str(self.images.num) / name.replace(" ", "-").replace(",", "")
 
     def ours(self, name: str, script: str, /, *, wipe: bool = True, prepare: bool = False, **args: Any) -> Case:
         """sds."""
