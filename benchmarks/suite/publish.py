@@ -80,7 +80,7 @@ def sentence(workload: Any, results: dict[str, list[dict[str, Any]]]) -> str:
     ours = best.get("ours")
     if ours is None:
         return f"**{workload.TITLE}.**"
-    words = f"**{workload.TITLE}**: sds makes {told(ours)} {workload.UNIT}{spread(results[ours], workload.FIGURE)}"
+    words = f"**{workload.TITLE}**: {ours}: {told(ours)} {workload.UNIT}{spread(results[ours], workload.FIGURE)}"
     limits = sorted((name for name in results if results[name][0]["kind"] == "limit"), key=lambda name: figure[name])
     if limits:
         share = figure[ours] / figure[limits[0]] if figure[limits[0]] else 0.0
