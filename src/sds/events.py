@@ -163,6 +163,13 @@ class Tally:
         if self.probe is not None:
             self.probe.emit(Event(stage, start_s, duration, subject, num_bytes))
 
+    def add_all_busy(self, seconds: dict[str, float]) -> None:
+        """Adds to the work of several stages, which their events tell of elsewhere."""
+        with self._lock:
+            busy = self._sums.busy
+            for stage, each in seconds.items():
+                busy[stage] = busy.get(stage, 0.0) + each
+
     def add_wait(self, stage: str, seconds: float, *, start_s: float | None = None, subject: str = "") -> None:
         """Adds to what was spent waiting for a stage, from `start_s` on (time.perf_counter), else until now."""
         with self._lock:

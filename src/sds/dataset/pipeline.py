@@ -19,7 +19,7 @@ import numpy.typing as npt
 from sds.dataset.options import Options
 from sds.dataset.ranges import Ranges
 from sds.errors import SampleError, SchemaError, SdsError, TransformError
-from sds.events import Tally
+from sds.events import Event, Tally
 from sds.fetch import File, RemoteFile, Ticket
 from sds.index import Index
 from sds.index.held import is_place
@@ -28,6 +28,7 @@ from sds.plan import Plan
 from sds.seeds import derive_key, derive_keys
 from sds.tensors.remember import Memory, Remembered, load_samples, names_of
 from sds.tensors.source import TensorIndex
+from sds.transforms.base import SampleTransform, join_neighbours
 from sds.types import Row, Sample, Transform
 from sds.urls import is_remote, local_path, redact
 
@@ -70,12 +71,16 @@ class Pipeline:
         memory = options.memory
         self.memory = None if memory is None else Memory(memory)
         # what is remembered, and what comes after it
-        self._prefix: tuple[Transform, ...] = () if memory is None else memory.prefix
-        self._rest: tuple[Transform, ...] = options.transforms if memory is None else memory.after
+        self._prefix = () if memory is None else join_neighbours(memory.prefix)
+        self._rest = join_neighbours(options.transforms if memory is None else memory.after)
         self._seeds = (0, 0), derive_keys(0, "sample", 0)  # of samples in an epoch, by their keys
         self._is_held = isinstance(index, HeldIndex)
         if isinstance(index, HeldIndex):
             index.use_room(options.fetch.limit)
+        first = next(iter((*self._prefix, *self._rest)), None)
+        # the columns whose files the first transform opens at once: nobody looks for them before
+        opens = isinstance(first, SampleTransform) and first.stage == "decode"
+        self._opened = [getattr(first, "input_field", None)] if opens else None
         columns = () if self._is_held else index.columns_to_download
         self._ranges = Ranges((*self._prefix, *self._rest), columns, options.fetch.limit)
 
@@ -132,11 +137,12 @@ class Pipeline:
                 if job.remembered is not None:
                     return job  # nothing to fetch
             for transform in self.options.pre_download_transforms:
-                result = self._call(transform, job.sample, row)
-                if not isinstance(result, dict):
+                made = self._run([transform], [job.sample], row)
+                if len(made) != 1:
                     hint = "a pre-download transform takes one dict and returns one"
-                    raise TransformError(f"{_name_of(transform)} returned no dict: {type(result).__name__}", hint=hint)
-                job.sample = result
+                    returned = f"{len(made)} dicts" if made else "no dict"
+                    raise TransformError(f"{_name_of(transform)} returned {returned}", hint=hint)
+                (job.sample,) = made
             if isinstance(self.index, TensorIndex):
                 job.files = self.index.files(row)
             else:
@@ -173,11 +179,13 @@ class Pipeline:
             if not isinstance(url, str):
                 hint = "columns_to_download names columns of URLs or paths; leave this one out, or make it text"
                 raise SchemaError(f"column to download holds no text: {column!r} has {type(url).__name__}", hint=hint)
-            is_remote(url) or local_path(url)  # or an error, which is this row's, not that of all that are asked for
+            is_far = is_remote(url)
+            if not is_far:
+                local_path(url)  # or an error, which is this row's, not that of all that are asked for
             job.columns.append(column)
             # a version belongs to the URL that the index gave; a pre-download transform may have chosen another
             version = versions.get(origin) if url == values.get(origin) else None
-            job.files.append(self._ranges.file(column, url, version) if is_remote(url) else File(url, version))
+            job.files.append(self._ranges.file(column, url, version) if is_far else File(url, version))
 
     def finish(self, job: Job, ticket: Ticket) -> list[Sample]:
         """Waits for the files and runs the transforms; errors name row and stage."""
@@ -225,11 +233,7 @@ class Pipeline:
             raise job.error
         files: list[str | RemoteFile] = []
         try:
-            start = time.perf_counter()
-            try:
-                files = ticket.take_files() if job.columns and not self._is_held else [*ticket.take()]
-            finally:
-                self.tally.add_wait("fetch", time.perf_counter() - start, start_s=start, subject=job.row.key)
+            files = self._taken(job, ticket)
             if isinstance(self.index, TensorIndex):
                 start = time.perf_counter()
                 paths = [os.fspath(file) for file in files]
@@ -255,10 +259,12 @@ class Pipeline:
                 samples = self.memory.put(job.memory_key, samples, begun, names)
             samples = self._run(self._rest, samples, job.row, remotes)
         except SdsError as error:
+            if job.columns == self._opened:
+                error = _missing(ticket, error)
             places = map(_place_of, files)
             urls = [file.url for file in job.files]
             _name_source(_told(error, job.row), {p: u for p, u in zip(places, urls, strict=False) if p is not None})
-            raise
+            raise error
         finally:
             for column, file in zip(job.columns, files, strict=False):
                 if not isinstance(file, str):
@@ -267,16 +273,39 @@ class Pipeline:
                     file.close()
         return [{field: _named(value) for field, value in sample.items()} for sample in samples] if remotes else samples
 
+    def _taken(self, job: Job, ticket: Ticket) -> list[str | RemoteFile]:
+        """A job's files, when they are here."""
+        must_look = job.columns != self._opened
+        if not ticket.is_leased:  # nobody waits for files of this disk
+            return ticket.take_files(must_look=must_look)
+        start = time.perf_counter()
+        try:
+            has_parts = job.columns and not self._is_held
+            return ticket.take_files(must_look=must_look) if has_parts else [*ticket.take()]
+        finally:
+            self.tally.add_wait("fetch", time.perf_counter() - start, start_s=start, subject=job.row.key)
+
     def _run(
         self, transforms: Iterable[Transform], samples: list[Sample], row: Row, remotes: Sequence[RemoteFile] = ()
     ) -> list[Sample]:
         """What a chain makes of samples."""
-        for transform in transforms:
-            found: list[Sample] = []
-            for sample in samples:
-                made = self._call(transform, sample, row, remotes)
-                found += [made] if type(made) is dict else _several(transform, made)
-            samples = found
+        busy: dict[str, float] = {}
+        try:
+            for transform in transforms:
+                waited_s = sum(remote.waited_s for remote in remotes) if remotes else 0.0
+                start = time.perf_counter()
+                try:
+                    samples = _apply(transform, samples)
+                finally:
+                    stage = getattr(transform, "stage", "transform")
+                    if remotes:  # waiting for bytes is no work
+                        start += sum(remote.waited_s for remote in remotes) - waited_s
+                    seconds = time.perf_counter() - start
+                    busy[stage] = busy.get(stage, 0.0) + seconds
+                    if self.tally.probe is not None:
+                        self.tally.probe.emit(Event(stage, start, seconds, row.key))
+        finally:
+            self.tally.add_all_busy(busy)
         return samples
 
     def _as_remote(self, job: Job, files: list[str | RemoteFile]) -> list[str | RemoteFile]:
@@ -292,34 +321,30 @@ class Pipeline:
             found.append(file)
         return found
 
-    def _call(self, transform: Transform, sample: Sample, row: Row, remotes: Sequence[RemoteFile] = ()) -> Any:
-        waited_s = sum(remote.waited_s for remote in remotes) if remotes else 0.0
-        start = time.perf_counter()
-        try:
-            result = transform(sample)
-            if type(result) is dict or result is None:
-                return result
-            if not isinstance(result, dict | str | bytes) and isinstance(result, Iterable):
-                # a generator's work, and its errors, belong to this call; a Mapping of another kind becomes a dict
-                result = dict(result) if isinstance(result, Mapping) else list(result)
-        except SdsError:
-            raise
-        except Exception as error:
-            hint = "on_error='skip' goes on without such samples, within max_failures"
-            raise TransformError(f"transform failed: {_name_of(transform)}: {error!r}", hint=hint) from error
-        finally:
-            if remotes:  # waiting for bytes is no work
-                start += sum(remote.waited_s for remote in remotes) - waited_s
-            self.tally.add_busy(getattr(transform, "stage", "transform"), start, subject=row.key)
-        return result
+
+def _apply(transform: Transform, samples: list[Sample]) -> list[Sample]:
+    """What a transform makes of samples: of each none, one or many; a generator's work, and its errors, are its own."""
+    made: list[Sample] = []
+    try:
+        for sample in samples:
+            result: Any = transform(sample)
+            made += [result] if type(result) is dict else _several(transform, result)
+    except SdsError:
+        raise
+    except Exception as error:
+        hint = "on_error='skip' goes on without such samples, within max_failures"
+        raise TransformError(f"transform failed: {_name_of(transform)}: {error!r}", hint=hint) from error
+    return made
 
 
 def _several(transform: Transform, result: Any) -> list[Sample]:
     """What a transform returned, as a list: [] dropped, one, or many."""
     if result is None:
         return []
-    if isinstance(result, dict):
-        return [result]
+    if isinstance(result, Mapping):
+        return [result if isinstance(result, dict) else dict(result)]
+    if isinstance(result, Iterable) and not isinstance(result, str | bytes):
+        result = list(result)
     if not isinstance(result, list) or not all(isinstance(each, dict) for each in result):
         hint = "a transform returns a dict, several dicts (list or generator), or None to drop the sample"
         raise TransformError(f"{_name_of(transform)} returned {type(result).__name__}", hint=hint)
@@ -344,6 +369,16 @@ def _told(error: SdsError, row: Row) -> SdsError:
     """The error, with the row and the stage it speaks of filled in."""
     error.key = error.key or row.key
     error.stage = error.stage or ("transform" if isinstance(error, SampleError) else "fetch")
+    return error
+
+
+def _missing(ticket: Ticket, error: SdsError) -> SdsError:
+    """The error of whoever opened a file; or that the file is not there, if that is why."""
+    try:
+        ticket.look()
+    except SdsError as missing:
+        missing.__cause__ = error
+        return missing
     return error
 
 

@@ -35,10 +35,6 @@ class Slot(NamedTuple):
         """The row's samples, or None if it failed and that was counted."""
         return self.delivery.deliver(self.job, self.ticket, held)
 
-    def fill(self, held: list[Ticket]) -> list[Sample]:
-        """The row's samples, or those of a stand-in."""
-        return self.delivery.fill(self.job, self.ticket, held)
-
     def stand_in(self, held: list[Ticket]) -> list[Sample]:
         """Samples of another row in the place of this one's."""
         return self.delivery.stand_in(self.job, held)

@@ -42,14 +42,17 @@ class Ticket:
     def __init__(self, client: FetchClient, files: Sequence[p.File]) -> None:
         self._client = client
         self._files = [file if type(file) is p.File else p.File(*file) for file in files]
-        self._in_parts = any(file.span is not None for file in self._files)
-        self.may_widen = self._in_parts and any(file.whole_up_to for file in self._files)  # see `follow_up`
+        self._in_parts = self.may_widen = False  # see `follow_up`
         self._local: list[str | None] = []
         self._error: SdsError | None = None
         try:
-            self._local = [_place(file.url) for file in self._files]
+            for file in self._files:
+                self._local.append(_place(file.url))
+                if file.span is not None:
+                    self._in_parts = True
+                    self.may_widen = self.may_widen or file.whole_up_to > 0
         except SdsError as error:  # it is this ticket's, not that of the others who are asked for with it
-            self._error = error
+            self._local, self._error = [], error
         self._pending: Pending | None = None
         self._link: Link | None = None
         self._counted = False
@@ -83,14 +86,22 @@ class Ticket:
         """Size of the cached files it holds."""
         return sum(os.stat(path).st_size for path in self.paths if os.path.exists(path))
 
-    def take(self) -> list[str]:
-        """Waits until the files are here; their local paths, good until `release`."""
-        if self._error is not None:
-            raise self._error
+    def look(self) -> None:
+        """Raises ObjectNotFound if a local file is not there."""
         for path in self._local:
             if path is not None and not os.path.exists(path):
                 hint = "the index names it, but it is not there; relative paths are relative to the index file"
                 raise ObjectNotFound(f"file not found: {path}", hint=hint, url=path)
+
+    def take(self, *, must_look: bool = True) -> list[str]:
+        """Waits until the files are here; their local paths, good until `release`.
+
+        `must_look`: local files are looked for. Who opens them at once need not, and calls `look` when that fails.
+        """
+        if self._error is not None:
+            raise self._error
+        if must_look:
+            self.look()
         if self._pending is None:
             return [path for path in self._local if path is not None]
         try:
@@ -103,11 +114,13 @@ class Ticket:
         remote = iter(reply.paths)
         return [path if path is not None else next(remote) for path in self._local]
 
-    def take_files(self) -> list[str | RemoteFile]:
+    def take_files(self, *, must_look: bool = True) -> list[str | RemoteFile]:
         """Waits like `take`; an object of which only a part was wanted is a RemoteFile, unless it is there whole."""
-        paths = self.take()
+        paths = self.take(must_look=must_look)
         if len(paths) != len(self._files):
             raise FetchError("files were let go of before they were taken", hint="ask for them again")
+        if not self._in_parts:
+            return [*paths]
         return [
             path if file.span is None or origin_of(path) is None else RemoteFile(self._client, file, path, self)
             for file, path in zip(self._files, paths, strict=True)
@@ -151,9 +164,10 @@ class Ticket:
 
     def hand_to(self, thread: int | None) -> None:
         """Says who lets go of the files in the end: a thread, or (None) whoever takes the batches they are for."""
-        for ticket in (self, *self._others):
-            if ticket._pending is not None:
-                ticket._pending.holder = thread
+        if self._pending is not None:
+            self._pending.holder = thread
+        for other in self._others:
+            other.hand_to(thread)
 
     def _count(self, reply: Any) -> None:
         if not self._counted:

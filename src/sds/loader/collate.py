@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,16 +23,37 @@ __all__ = ["check_collate", "collate"]
 _SMALL = 4096  # bytes: of these, torch makes a batch without its other threads
 
 log = logging.getLogger("sds")
-_Pieces: TypeAlias = dict[int, "torch.Tensor | None"]  # address -> memory of a batch; None: a field has it
 _told: list[str] = []  # what was said of batches in this process: once is enough
 
 
-def collate(samples: Sequence[Sample], *, own: Sequence[torch.Tensor] = ()) -> dict[str, Any]:
+class _Pieces:
+    """Memory of a batch: which of it is free, and where all of it lies."""
+
+    def __init__(self, own: Sequence[torch.Tensor], kept: Sequence[torch.Tensor]) -> None:
+        taken = {piece.data_ptr() for piece in kept}
+        self.free = {piece.data_ptr(): piece for piece in own if piece.data_ptr() not in taken}
+        self._spans = [(piece.data_ptr(), piece.data_ptr() + piece.nbytes) for piece in own]
+
+    def __bool__(self) -> bool:
+        return bool(self._spans)
+
+    def hold(self, value: torch.Tensor) -> bool:
+        """Whether a tensor lies there."""
+        if not has_memory(value):
+            return False
+        at = value.untyped_storage().data_ptr()
+        return any(start <= at < end for start, end in self._spans)
+
+
+def collate(
+    samples: Sequence[Sample], *, own: Sequence[torch.Tensor] = (), kept: Sequence[torch.Tensor] = ()
+) -> dict[str, Any]:
     """One batch of several samples, which must have the same fields.
 
     Args:
         samples: dicts.
         own: pieces of memory that were made for this batch: tensors that fill one, in order, are a batch as they lie.
+        kept: those of them that somebody has a part of: the batch is a copy.
     """
     first = samples[0]
     for sample in samples:
@@ -44,7 +65,7 @@ def collate(samples: Sequence[Sample], *, own: Sequence[torch.Tensor] = ()) -> d
                 stage="collate",
                 key=str(sample.get("__sample_key__", "")) or None,
             )
-    pieces: _Pieces = {piece.data_ptr(): piece for piece in own}
+    pieces = _Pieces(own, kept)
     return {field: _stack([sample[field] for sample in samples], pieces) for field in first}
 
 
@@ -52,9 +73,9 @@ def _stack(values: list[Any], pieces: _Pieces) -> Any:
     first = values[0]
     if isinstance(first, torch.Tensor):
         alike = all(isinstance(v, torch.Tensor) and v.shape == first.shape and v.dtype == first.dtype for v in values)
-        piece = pieces.get(first.data_ptr()) if alike and pieces and has_memory(first) else None
+        piece = pieces.free.get(first.data_ptr()) if alike and pieces and has_memory(first) else None
         if piece is not None and _fill(values, piece):
-            pieces[first.data_ptr()] = None  # a second field of the same memory gets memory of its own
+            del pieces.free[first.data_ptr()]  # a second field of the same memory gets memory of its own
             return piece.view(-1).view(first.dtype).view(len(values), *first.shape)  # [b, ...]
         if not alike:
             _tell(values)
@@ -98,12 +119,8 @@ def _apart(value: Any, pieces: _Pieces) -> Any:
     if type(value) is dict:
         return {key: _apart(each, pieces) for key, each in value.items()}
     if isinstance(value, np.ndarray):
-        return value.copy() if isinstance(value.base, torch.Tensor) and _lies_in(value.base, pieces) else value
-    return value.clone() if isinstance(value, torch.Tensor) and _lies_in(value, pieces) else value
-
-
-def _lies_in(value: torch.Tensor, pieces: _Pieces) -> bool:
-    return has_memory(value) and value.untyped_storage().data_ptr() in pieces
+        return value.copy() if isinstance(value.base, torch.Tensor) and pieces.hold(value.base) else value
+    return value.clone() if isinstance(value, torch.Tensor) and pieces.hold(value) else value
 
 
 def _tell(values: Sequence[Any]) -> None:
@@ -125,8 +142,8 @@ def _stacked(values: list[torch.Tensor]) -> torch.Tensor:
     want the cores.
     """
     first = values[0]
-    arrays = [as_array(value) for value in values]
-    if any(array is None for array in arrays) or first.nbytes < _SMALL:
+    arrays = [as_array(value) for value in values] if as_array(first, _SMALL) is not None else [None]
+    if any(array is None for array in arrays):
         return torch.stack(values)
     batch = torch.empty((len(values), *first.shape), dtype=first.dtype)
     room = batch.numpy()

@@ -20,9 +20,9 @@ from sds.dataset.slots import Slot, Work, open_window
 from sds.errors import SdsError, TensorCacheError, TransformError
 from sds.fetch import Ticket
 from sds.loader.collate import collate
-from sds.loader.slabs import Slab
+from sds.loader.slabs import Berth, Slab, Slabs
 from sds.tensors.gather import Gathered, can_gather
-from sds.tensors.spare import Spare
+from sds.transforms.places import lend_from
 from sds.types import Sample
 
 __all__ = ["Batches", "Collate", "StepJob", "finish_step", "name_stream", "plain_jobs", "step_jobs", "take_slots"]
@@ -64,14 +64,14 @@ class StepJob(msgspec.Struct):
         """Who makes its samples; of a mix, the first of them."""
         return self.slots[0].delivery if self.plain is None else self.plain.delivery
 
-    def parts(self, num_threads: int, spare: Spare | None = None) -> list[range]:
-        """The slots, as ranges for `fill` that threads may make side by side; with memory for their batch, if given."""
+    def parts(self, num_threads: int, slabs: Slabs) -> list[range]:
+        """The slots, as ranges for `fill` that threads may make side by side; with memory for their batch."""
         if self.plain is not None:
             return [range(1)]
         num = len(self.slots)
         self.gathered = _gather(self.slots, is_batch=self.collate is collate)
-        if spare is not None and self.collate is collate and not self.memory:
-            self.slab = Slab(num, spare)
+        if self.collate is collate and not self.memory:
+            self.slab = slabs.slab(num, self.stream)
         if self.gathered is None:
             size = max(1, min(_MAX_SLOTS, num // (_MIN_PARTS * num_threads)))
         elif self.gathered.memory:
@@ -95,13 +95,20 @@ class StepJob(msgspec.Struct):
             return self.plain.fill()
         self._read(part)
         samples: list[Sample] = []
-        for k in part:
-            self.in_hand[part.start] = k
-            slot = self.slots[k]
-            made = slot.fill(held)
-            samples += made if self.slab is None or len(made) != 1 else [self.slab.put(k, made[0])]
-            if is_shared:
-                slot.ticket.hand_to(None)
+        berth = None if self.slab is None else Berth(self.slab)
+        lend_from(berth)
+        try:
+            for k in part:
+                self.in_hand[part.start] = k
+                slot = self.slots[k]
+                if berth is not None:
+                    berth.place = k
+                made = slot.delivery.fill(slot.job, slot.ticket, held)
+                samples += made if self.slab is None or len(made) != 1 else [self.slab.put(k, made[0])]
+                if is_shared:
+                    slot.ticket.hand_to(None)
+        finally:
+            lend_from(None)
         return samples
 
     def _read(self, part: range) -> None:
@@ -189,8 +196,8 @@ def finish_step(step: StepJob, samples: list[Sample], held: list[Ticket]) -> Bat
         samples = step.slots[0].stand_in(held)
     start = time.perf_counter()
     try:
-        own = step.memory
-        batch = collate(samples, own=own) if own else step.collate(samples)
+        own, kept = step.memory, step.slab.kept() if step.slab is not None else ()
+        batch = collate(samples, own=own, kept=kept) if own else step.collate(samples)
     except SdsError:
         raise
     except Exception as error:

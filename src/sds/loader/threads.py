@@ -24,8 +24,8 @@ from sds.fetch import Ticket
 from sds.fetch.consumer import Consumer, Crew
 from sds.fetch.watchdog import Watchdog
 from sds.loader.budget import num_bytes
+from sds.loader.slabs import Slabs
 from sds.loader.steps import Batches, StepJob, finish_step, name_stream
-from sds.tensors.spare import Spare
 from sds.types import Sample
 from sds.urls import redact
 
@@ -50,11 +50,11 @@ def cancelled() -> SdsError:
 class _Step:
     """A step whose slots are being filled: each thread takes the next part, until there are no more."""
 
-    def __init__(self, job: StepJob, pool: ThreadPoolExecutor, crew: Crew, spare: Spare) -> None:
+    def __init__(self, job: StepJob, pool: ThreadPoolExecutor, crew: Crew, slabs: Slabs) -> None:
         self.job = job
         self.held: list[Ticket] = []
         self._crew = crew
-        self._parts = job.parts(pool._max_workers, spare)
+        self._parts = job.parts(pool._max_workers, slabs)
         self._todo = deque(range(len(self._parts)))
         self._made: list[list[Sample] | None] = [None] * len(self._parts)
         self._errors: dict[int, BaseException] = {}  # by part
@@ -144,7 +144,7 @@ class ThreadedBatches:
         self._finished: queue.Queue[Batches | BaseException | None] = queue.Queue(maxsize=max(1, ahead))
         self._pool = ThreadPoolExecutor(num_threads, thread_name_prefix="sds-decode")
         self._crew = Crew()
-        self._spare = Spare()
+        self._slabs = Slabs()
         self._consumers = list(consumers)
         for consumer in self._consumers:
             consumer.employ(self._crew)
@@ -252,7 +252,7 @@ class ThreadedBatches:
         making = self._making
         try:
             for job in self._steps:
-                making.append(_Step(job, self._pool, self._crew, self._spare))
+                making.append(_Step(job, self._pool, self._crew, self._slabs))
                 # while this thread collates the oldest step, the pool decodes the others
                 while self._is_due():
                     if not self._hand_over():

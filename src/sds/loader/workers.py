@@ -31,6 +31,7 @@ from sds.fetch import Ticket
 from sds.loader.budget import Budget, num_bytes
 from sds.loader.feeds import Feed
 from sds.loader.forwarding import Sender
+from sds.loader.slabs import Slabs
 from sds.loader.steps import Batches, StepJob, finish_step, name_stream
 from sds.loader.threads import Cancelling, cancelled
 from sds.types import Failure, Sample
@@ -208,11 +209,11 @@ class StepStream(IterableDataset[Envelope]):
         for _, delivery in self._feed.sources:
             delivery.tally.probe = self._recorder
         start = [self._where[k] for k in range(FIRST, len(self._where))]
-        leases = Leases(self._num_held)
+        leases, slabs = Leases(self._num_held), Slabs(is_shared=True)
         jobs = self._feed.steps(start, worker, num_workers)
         try:
             for k, step in enumerate(jobs):
-                made = _made(step)
+                made = _made(step, slabs)
                 leases.hold(made.held)
                 envelope = self._envelope(made.batch, made.num_samples)
                 if self._budget is not None:
@@ -236,12 +237,12 @@ class StepStream(IterableDataset[Envelope]):
         return Envelope(batch, num_samples, error, trace, reports, slices)
 
 
-def _made(step: StepJob) -> Batches:
+def _made(step: StepJob, slabs: Slabs) -> Batches:
     """One step, slot by slot."""
     held: list[Ticket] = []
     samples: list[Sample] = []
     try:
-        for part in step.parts(1):
+        for part in step.parts(1, slabs):
             samples += step.fill(part, held)
         return finish_step(step, samples, held)
     except BaseException as error:

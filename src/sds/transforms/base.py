@@ -17,7 +17,7 @@ import numpy as np
 
 from sds.errors import DecodeError, OptionError, TransformError
 from sds.seeds import derive
-from sds.types import Sample
+from sds.types import Sample, Transform
 
 __all__ = [
     "SampleTransform",
@@ -28,6 +28,7 @@ __all__ = [
     "check_size",
     "check_weights",
     "decode_error",
+    "join_neighbours",
     "require",
     "rng",
     "wrong",
@@ -47,6 +48,10 @@ class SampleTransform:
         """Makes the next form of the sample; may change and return the dict it was given."""
         raise NotImplementedError
 
+    def joined(self, following: Transform) -> Transform | None:  # noqa: ARG002 (for those who can)
+        """One transform that does the same as this one and the next of its chain, faster; None if there is none."""
+        return None
+
     def __repr__(self) -> str:
         options = (
             f"{name}={getattr(self, name)!r}"
@@ -54,6 +59,15 @@ class SampleTransform:
             if parameter.default is inspect.Parameter.empty or getattr(self, name) != parameter.default
         )
         return f"{type(self).__name__}({', '.join(options)})"
+
+
+def join_neighbours(transforms: Iterable[Transform]) -> tuple[Transform, ...]:
+    """The same chain, with neighbours that are faster as one made one."""
+    chain: list[Transform] = []
+    for transform in transforms:
+        joined = chain[-1].joined(transform) if chain and isinstance(chain[-1], SampleTransform) else None
+        chain[-1:] = [joined] if joined is not None else [*chain[-1:], transform]
+    return tuple(chain)
 
 
 def check_field(option: str, name: str) -> str:

@@ -6,6 +6,7 @@ always lies inside its picture and has at least one pixel.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TypeAlias
 
 import numpy as np
@@ -40,6 +41,7 @@ def upright(size: Size, resolution: Size) -> Size:
     return (max(resolution), min(resolution)) if size[0] > size[1] else resolution
 
 
+@lru_cache(1024)
 def _largest(size: Size, target: Size) -> Size:
     (height, width), (target_height, target_width) = size, target
     crop_height = min(height, max(1, round(width * target_height / target_width)))

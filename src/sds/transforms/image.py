@@ -13,8 +13,9 @@ import torch
 from sds.transforms import jpeg, pillow
 from sds.transforms.base import SampleTransform, check_field, check_int, check_size, decode_error, require, wrong
 from sds.transforms.pixels import check_colour, contiguous, to_tensor
+from sds.transforms.resize import ResizeImage
 from sds.transforms.source import read_bytes
-from sds.types import Sample
+from sds.types import Sample, Transform
 
 __all__ = ["ConvertImageToByteTensor", "DecodeImage", "NormalizeFrames", "ReshapeImageAsVideo"]
 
@@ -62,29 +63,62 @@ class DecodeImage(SampleTransform):
 
     def __call__(self, sample: Sample) -> Sample:
         """Decodes the input field into the output field."""
+        sample[self.output_field] = torch.from_numpy(self.pixels(sample).transpose(2, 0, 1))  # [3, h, w]
+        return sample
+
+    def joined(self, following: Transform) -> Transform | None:
+        """With a ResizeImage of the same field: the image as it was needs no tensor, nor memory of its own."""
+        fields = {self.output_field, getattr(following, "input_field", None), getattr(following, "output_field", None)}
+        return DecodeAndResize(self, following) if type(following) is ResizeImage and len(fields) == 1 else None
+
+    def pixels(self, sample: Sample, *, is_scratch: bool = False) -> npt.NDArray[np.uint8]:
+        """The pixels of the input field, [h, w, 3] without gaps.
+
+        `is_scratch`: they are needed no longer than until this thread decodes again.
+        """
         max_bytes = 8 * self.max_pixels + 1_000_000  # raw 16-bit RGBA and its metadata
         data, path = read_bytes(sample, self.input_field, "image", max_bytes)
         try:
-            pixels = self._decode(data)  # [h, w, 3]
+            pixels = self._decode(data, is_scratch)  # [h, w, 3]
         except Exception as error:  # the boundary to foreign decoders, which raise anything
             reason = str(error).strip() or type(error).__name__
             raise decode_error(sample, "image", reason, field=self.input_field, path=path) from error
         # a flipped view has negative strides, which tensors cannot have
-        pixels = pixels if pixels.flags.c_contiguous else np.ascontiguousarray(pixels)
-        sample[self.output_field] = torch.from_numpy(pixels.transpose(2, 0, 1))  # [3, h, w]
-        return sample
+        return pixels if pixels.flags.c_contiguous else np.ascontiguousarray(pixels)
 
-    def _decode(self, data: bytes) -> npt.NDArray[np.uint8]:
+    def _decode(self, data: bytes, is_scratch: bool) -> npt.NDArray[np.uint8]:
         if data.startswith(b"\xff\xd8"):
             header = jpeg.scan(data)
             if header.height * header.width > self.max_pixels:
                 raise ValueError(f"{header.width} x {header.height} pixels are more than max_pixels={self.max_pixels}")
             turned = header.orientation >= 5
             size = (header.width, header.height) if turned else (header.height, header.width)  # upright
-            pixels = jpeg.decode(data, header, jpeg.reduction(size, self.min_size))
+            pixels = jpeg.decode(data, header, jpeg.reduction(size, self.min_size), is_scratch=is_scratch)
             if pixels is not None:
                 return jpeg.orient(pixels, header.orientation)
         return pillow.decode(data, self.max_pixels, self.background)
+
+
+class DecodeAndResize(SampleTransform):
+    """What DecodeImage and ResizeImage do with one field, at once: pixels stay in the processor's cache between them.
+
+    Args:
+        decode: makes pixels.
+        resize: makes the tensor.
+    """
+
+    stage = "decode"
+
+    def __init__(self, decode: DecodeImage, resize: ResizeImage) -> None:
+        self.input_field = decode.input_field
+        self.decode = decode
+        self.resize = resize
+
+    def __call__(self, sample: Sample) -> Sample:
+        """Decodes and resizes."""
+        pixels = self.decode.pixels(sample, is_scratch=True)  # [h, w, 3]
+        sample[self.resize.output_field] = self.resize.of_pixels(sample, pixels)  # [3, *target]
+        return sample
 
 
 class ConvertImageToByteTensor(SampleTransform):

@@ -6,11 +6,14 @@ is a ValueError; what TurboJPEG cannot turn into RGB (CMYK, 12 bit, rare subsamp
 
 from __future__ import annotations
 
+import struct
 from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import simplejpeg
+
+from sds.transforms.scratch import scratch
 
 __all__ = ["Header", "decode", "orientation_of", "orient", "reduction", "scan"]
 
@@ -19,7 +22,9 @@ __all__ = ["Header", "decode", "orientation_of", "orient", "reduction", "scan"]
 MAX_SCANS = 500
 MAX_SEGMENTS = 5000
 
-_NOT_SOF = {0xC4, 0xC8, 0xCC}  # DHT, JPG and DAC lie among the start-of-frame markers
+_SEGMENT = struct.Struct(">BBH").unpack_from  # 0xFF, the marker, and how long the rest is
+_FRAME = struct.Struct(">BHHB").unpack_from  # bits, height, width, components
+_SOF = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}  # DHT, JPG and DAC lie among the start-of-frame markers
 _ALONE = {0x01, *range(0xD0, 0xD9)}  # TEM, RSTn and SOI have no length
 # What TurboJPEG reports of files that are whole all the same.
 _HARMLESS = ("extraneous bytes before marker 0xd9", "unknown JFIF revision")
@@ -50,9 +55,9 @@ def scan(data: bytes) -> Header:
         num_segments += 1
         if num_segments > MAX_SEGMENTS:
             raise ValueError(f"it has more than {MAX_SEGMENTS} segments")
-        if data[position] != 0xFF:
+        begin, marker, length = _SEGMENT(data, position)
+        if begin != 0xFF:
             raise ValueError(f"no segment begins where one should, at byte {position}")
-        marker = data[position + 1]
         if marker == 0xFF:  # fill byte
             position += 1
         elif marker in _ALONE:
@@ -60,15 +65,14 @@ def scan(data: bytes) -> Header:
         elif marker in (0xDA, 0xD9):  # start of scan, end of image
             break
         else:
-            body, length = position + 4, data[position + 2] << 8 | data[position + 3]
-            if length < 2 or position + 2 + length > end:
-                raise ValueError(f"the segment at byte {position} is cut short")
-            if 0xC0 <= marker <= 0xCF and marker not in _NOT_SOF and length >= 8 and frame is None:
-                height, width = data[body + 1] << 8 | data[body + 2], data[body + 3] << 8 | data[body + 4]
-                frame = (height, width, data[body + 5], data[body], marker in (0xC2, 0xC6, 0xCA, 0xCE))
+            body, position = position + 4, position + 2 + length
+            if length < 2 or position > end:
+                raise ValueError(f"the segment at byte {body - 4} is cut short")
+            if marker in _SOF and length >= 8 and frame is None:
+                bits, height, width, num_components = _FRAME(data, body)
+                frame = (height, width, num_components, bits, marker in (0xC2, 0xC6, 0xCA, 0xCE))
             elif marker == 0xE1 and orientation == 1 and data[body : body + 6] == b"Exif\0\0":
-                orientation = orientation_of(data[body : position + 2 + length])
-            position += 2 + length
+                orientation = orientation_of(data[body:position])
     if frame is None:
         raise ValueError("it says nothing of its size before its first scan")
     return Header(*frame, orientation)
@@ -116,8 +120,14 @@ def reduction(size: tuple[int, int], min_size: tuple[int, int] | None) -> int:
     return factor
 
 
-def decode(data: bytes, header: Header, factor: int = 1) -> npt.NDArray[np.uint8] | None:
+def decode(data: bytes, header: Header, factor: int = 1, *, is_scratch: bool = False) -> npt.NDArray[np.uint8] | None:
     """Decodes to RGB [h, w, 3], each side divided by `factor` and rounded up; None if Pillow should try.
+
+    Args:
+        data: the whole file.
+        header: what `scan` found in it.
+        factor: 1, 2, 4 or 8.
+        is_scratch: the pixels are needed no longer than until this thread decodes again.
 
     Raises:
         ValueError: the data is broken or ends early.
@@ -126,20 +136,24 @@ def decode(data: bytes, header: Header, factor: int = 1) -> npt.NDArray[np.uint8
         raise ValueError(f"it has more than {MAX_SCANS} scans")
     if header.num_components == 4 or header.bits != 8:
         return None
-    height, width = -(-header.height // factor), -(-header.width // factor)
+    size = -(-header.height // factor), -(-header.width // factor)
+    memory = scratch("pixels", (*size, 3)).pixels if is_scratch else None
     try:
-        return _decode(data, height, width, strict=True)
+        return _decode(data, size, memory, strict=True)
     except ValueError as error:
         report = str(error)
         if "subsampling" in report:  # a valid but rare layout that TurboJPEG does not know
             return None
         if not any(harmless in report for harmless in _HARMLESS):
             raise
-    return _decode(data, height, width, strict=False)
+    return _decode(data, size, memory, strict=False)
 
 
-def _decode(data: bytes, height: int, width: int, *, strict: bool) -> npt.NDArray[np.uint8]:
+def _decode(
+    data: bytes, size: tuple[int, int], memory: npt.NDArray[np.uint8] | None, *, strict: bool
+) -> npt.NDArray[np.uint8]:
+    height, width = size
     pixels: npt.NDArray[np.uint8] = simplejpeg.decode_jpeg(
-        data, "RGB", min_height=height, min_width=width, strict=strict
+        data, "RGB", min_height=height, min_width=width, buffer=memory, strict=strict
     )
     return pixels

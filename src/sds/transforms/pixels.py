@@ -6,6 +6,7 @@ threads and would compete with the loader's decode threads.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,11 +17,19 @@ from torch.nn.functional import interpolate
 from sds.errors import OptionError
 from sds.transforms import pillow
 from sds.transforms.base import check_choice, check_int, decode_error, require, wrong
+from sds.transforms.places import place_for
+from sds.transforms.scratch import Sheet, scratch
 from sds.types import Sample
 
 __all__ = ["INTERPOLATIONS", "check_colour", "check_interpolation", "contiguous", "resample", "to_tensor"]
 
 INTERPOLATIONS = ("bilinear", "bicubic", "lanczos", "nearest")
+
+# what interpolate() calls in the end: its own checks take as long as the rest of a sample's Python
+_ANTIALIASED: dict[str, Callable[..., torch.Tensor]] = {
+    "bilinear": torch._C._nn._upsample_bilinear2d_aa,
+    "bicubic": torch._C._nn._upsample_bicubic2d_aa,
+}
 
 
 def to_tensor(sample: Sample, field: str) -> torch.Tensor:
@@ -49,19 +58,30 @@ def contiguous(image: torch.Tensor) -> torch.Tensor:
     return image if image.is_contiguous() else torch.from_numpy(np.ascontiguousarray(image.numpy()))
 
 
-def resample(image: npt.NDArray[Any], size: tuple[int, int], mode: str) -> torch.Tensor:
-    """Resizes [c, h, w] to `size`, with antialiasing unless the mode is 'nearest'; the result may not be contiguous.
+def resample(image: npt.NDArray[Any], size: tuple[int, int], mode: str, field: str | None = None) -> torch.Tensor:
+    """Resizes [c, h, w] to `size`, with antialiasing unless the mode is 'nearest'.
 
-    Views are NumPy's: each view that torch makes lets another thread have Python, and waits to get it back.
+    The result is contiguous: in the batch's memory for `field`, if there is some, or in memory of its own.
     """
     if image.shape[1:] == size:
-        return torch.from_numpy(image)
-    # one copy, to memory [h, w, c] without gaps, which is what torch resizes fastest
-    pixels = np.ascontiguousarray(image.transpose(1, 2, 0))  # [h, w, c]
-    batch = torch.from_numpy(pixels[None].transpose(0, 3, 1, 2))  # [1, c, h, w], channels last
-    if mode == "nearest":
-        return interpolate(batch, size, mode="nearest-exact")[0]  # [c, *size]
-    return interpolate(batch, size, mode=mode, antialias=True)[0]  # [c, *size]
+        return torch.from_numpy(np.array(image, order="C"))
+    pixels = image.transpose(1, 2, 0)  # [h, w, c]
+    if pixels.flags.c_contiguous:
+        sheet = Sheet.of(pixels)
+    else:  # one copy, to memory without gaps, which is what torch resizes fastest
+        sheet = scratch("cut", pixels.shape, pixels.dtype)
+        sheet.pixels[...] = pixels
+    if mode in _ANTIALIASED:
+        place = place_for(field, (len(image), *size), sheet.batch.dtype) if field is not None else None
+        if place is not None:
+            _ANTIALIASED[mode](sheet.batch, size, False, None, None, out=place.batch)
+            return place.tensor
+        resized = _ANTIALIASED[mode](sheet.batch, size, False, None, None)  # [1, c, *size]
+    elif mode == "nearest":
+        resized = interpolate(sheet.batch, size, mode="nearest-exact")
+    else:
+        resized = interpolate(sheet.batch, size, mode=mode, antialias=True)
+    return contiguous(torch.from_numpy(resized.numpy()[0]))  # NumPy's view: torch's would let go of Python
 
 
 def check_interpolation(mode: str) -> str:

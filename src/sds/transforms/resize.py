@@ -86,22 +86,28 @@ class ResizeImage(SampleTransform):
         given = to_tensor(sample, self.input_field)  # [c, h, w]
         height, width = given.shape[1:]
         target = self._target(sample, (height, width))
-        if (height, width) == target:
-            sample[self.output_field] = contiguous(given)
-            return sample
-        image = given.numpy()
+        is_there = (height, width) == target
+        sample[self.output_field] = contiguous(given) if is_there else self._resized(sample, given.numpy(), target)
+        return sample
+
+    def of_pixels(self, sample: Sample, pixels: npt.NDArray[Any]) -> torch.Tensor:
+        """What becomes of an image [h, w, c], in memory of its own: [c, *target]."""
+        height, width, _ = pixels.shape
+        return self._resized(sample, pixels.transpose(2, 0, 1), self._target(sample, (height, width)))
+
+    def _resized(self, sample: Sample, image: npt.NDArray[Any], target: tuple[int, int]) -> torch.Tensor:
+        """An image [c, h, w] -> [c, *target], contiguous, in memory of its own."""
         if self._fit == "pad":
-            sample[self.output_field] = self._padded(image, target)  # [c, *target]
-            return sample
-        if self._fit != "stretch":
+            return self._padded(image, target)
+        _, height, width = image.shape
+        if self._fit != "stretch" and (height, width) != target:
             if self._fit == "random_crop":
                 box = geometry.random_crop_to_aspect((height, width), target, rng(sample, "crop"))
             else:
                 box = geometry.crop_to_aspect((height, width), target)
             top, left, height, width = box
             image = image[:, top : top + height, left : left + width]  # [c, crop_h, crop_w]
-        sample[self.output_field] = contiguous(resample(image, target, self.interpolation_mode))  # [c, *target]
-        return sample
+        return resample(image, target, self.interpolation_mode, self.output_field)
 
     def _target(self, sample: Sample, size: tuple[int, int]) -> tuple[int, int]:
         target = self.resolution

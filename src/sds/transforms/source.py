@@ -33,7 +33,7 @@ def read_bytes(
     if not isinstance(value, str | os.PathLike):
         hint = "the field must hold a path or bytes; is the column in columns_to_download?"
         raise decode_error(sample, kind, f"it is of type {type(value).__name__}", field=field, hint=hint)
-    path = os.fsdecode(value)
+    path = value if type(value) is str else os.fsdecode(value)
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # else a pipe waits for its writer
         try:

@@ -7,6 +7,7 @@ import torch
 
 import sds
 from sds.errors import SdsError
+from sds.loader.slabs import Slabs
 from sds.loader.steps import StepJob
 
 
@@ -81,4 +82,4 @@ def test_a_step_has_no_slots(make):
     dataset = make(columns_to_download=[], transforms=[])
     with sds.StreamingDataLoader(dataset, 8) as loader:
         step = next(loader._feed.steps([0, 0], 0, 1))
-    assert isinstance(step, StepJob) and step.slots == [] and step.parts(4) == [range(1)]
+    assert isinstance(step, StepJob) and step.slots == [] and step.parts(4, Slabs()) == [range(1)]

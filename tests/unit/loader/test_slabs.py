@@ -7,8 +7,9 @@ import torch
 
 import sds
 from sds.loader.collate import collate
-from sds.loader.slabs import Slab, as_array
+from sds.loader.slabs import Berth, Slabs, as_array
 from sds.tensors.spare import Spare
+from sds.transforms.places import lend_from, place_for
 
 
 def samples_of(*shapes, dtype=torch.float32):
@@ -19,7 +20,7 @@ def samples_of(*shapes, dtype=torch.float32):
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float16, torch.float32, torch.int64, torch.bool, torch.complex64])
 def test_a_batch_is_there_when_its_samples_are(dtype):
     samples = samples_of(*[(3, 80, 80)] * 5, dtype=dtype)
-    slab = Slab(5, Spare())
+    slab = Slabs().slab(5)
     placed = [slab.put(k, sample) for k, sample in reversed(list(enumerate(samples)))][::-1]
     batch = collate(placed, own=slab.memory)
     expected = collate(samples)
@@ -30,7 +31,7 @@ def test_a_batch_is_there_when_its_samples_are(dtype):
 def test_the_samples_that_were_given_stay_as_they_are():
     (sample,) = samples_of((3, 80, 80))
     kept = sample["x"]
-    placed = Slab(1, Spare()).put(0, sample)
+    placed = Slabs().slab(1).put(0, sample)
     assert sample["x"] is kept and placed["x"] is not kept and torch.equal(placed["x"], kept)
 
 
@@ -48,7 +49,7 @@ def test_the_samples_that_were_given_stay_as_they_are():
 )
 def test_what_does_not_fit_stays_what_it_is(odd):
     samples = [*samples_of(*[(3, 80, 80)] * 2), {"x": odd, "n": 2}]
-    slab = Slab(3, Spare())
+    slab = Slabs().slab(3)
     placed = [slab.put(k, sample) for k, sample in enumerate(samples)]
     assert placed[2]["x"] is odd
     batch = collate(placed, own=slab.memory)
@@ -64,7 +65,7 @@ def test_what_does_not_fit_stays_what_it_is(odd):
 def test_tensors_of_a_list_have_memory_of_their_own(last, place):
     samples = samples_of(*[(3, 80, 80)] * 2)
     samples.insert(place, {"x": last, "n": 2})
-    slab = Slab(3, Spare())
+    slab = Slabs().slab(3)
     placed = [slab.put(k, sample) for k, sample in enumerate(samples)]
     listed = collate(placed, own=slab.memory)["x"]
     assert len(listed) == 3 and all(
@@ -87,14 +88,14 @@ def test_what_lies_deeper_is_no_part_of_the_batch():
 
 def test_fields_of_several_shapes_are_left_alone_once_that_is_known():
     samples = samples_of((3, 80, 80), (3, 81, 80), (3, 80, 80))
-    slab = Slab(3, Spare())
+    slab = Slabs().slab(3)
     placed = [slab.put(k, sample) for k, sample in enumerate(samples)]
     assert placed[0] is not samples[0] and placed[1] is samples[1] and placed[2] is samples[2]
 
 
 def test_a_step_that_lost_a_sample_is_copied():
     samples = samples_of(*[(3, 80, 80)] * 4)
-    slab = Slab(4, Spare())
+    slab = Slabs().slab(4)
     placed = [slab.put(k, sample) for k, sample in enumerate(samples) if k != 1]
     batch = collate(placed, own=slab.memory)
     assert torch.equal(batch["x"], torch.stack([samples[k]["x"] for k in (0, 2, 3)]))
@@ -102,7 +103,7 @@ def test_a_step_that_lost_a_sample_is_copied():
 
 def test_fields_without_memory_of_their_own_are_collated_beside_others():
     samples = [{**sample, "few": torch.eye(90).to_sparse()} for sample in samples_of(*[(3, 80, 80)] * 2)]
-    slab = Slab(2, Spare())
+    slab = Slabs().slab(2)
     placed = [slab.put(k, sample) for k, sample in enumerate(samples)]
     batch = collate(placed, own=slab.memory)
     assert torch.equal(batch["few"].to_dense(), torch.eye(90).expand(2, 90, 90))
@@ -111,7 +112,7 @@ def test_fields_without_memory_of_their_own_are_collated_beside_others():
 
 def test_small_tensors_are_left_alone():
     (sample,) = samples_of((8,))
-    slab = Slab(1, Spare())
+    slab = Slabs().slab(1)
     assert slab.put(0, sample) is sample and slab.memory == []
 
 
@@ -152,3 +153,153 @@ def test_memory_is_used_again_only_when_nobody_has_the_batch(make):
             del batch
     assert len(kept) == 4 and all(bool((x == number).all()) for x, number in kept)
     assert len(set(places)) < len(places)
+
+
+class TestLending:
+    """A transform writes into the memory of the batch itself: the batch is the one that copies would have made."""
+
+    @staticmethod
+    def step(slabs, make, num=3, stream=None):
+        """One step as a thread makes it; the batch, and where its memory was."""
+        slab = slabs.slab(num, stream)
+        placed = []
+        for k in range(num):
+            berth = Berth(slab)
+            berth.place = k
+            lend_from(berth)
+            try:
+                placed.append(slab.put(k, make(k)))
+            finally:
+                lend_from(None)
+        batch = collate(placed, own=slab.memory, kept=slab.kept())
+        return batch["x"], slab.memory[0].data_ptr()
+
+    @staticmethod
+    def write(k, field="x", value=None):
+        """What ResizeImage does: into the place if there is one, into memory of its own if not."""
+        place = place_for(field, (3, 80, 80), torch.uint8)
+        tensor = torch.empty(3, 80, 80, dtype=torch.uint8) if place is None else place.tensor
+        return tensor.fill_(10 * k if value is None else value), place is not None
+
+    def test_the_second_batch_is_written_in_place(self):
+        slabs, lent = Slabs(), []
+
+        def make(k):
+            tensor, is_lent = self.write(k)
+            lent.append((is_lent, tensor.data_ptr()))
+            return {"x": tensor}
+
+        for _ in range(3):
+            lent.clear()
+            batch, start = self.step(slabs, make)
+            assert batch[:, 0, 0, 0].tolist() == [0, 10, 20] and batch.data_ptr() == start
+        assert lent == [(True, start + k * 3 * 80 * 80) for k in range(3)]
+
+    def test_nothing_is_lent_outside_of_a_loader(self):
+        assert place_for("x", (3, 80, 80), torch.uint8) is None
+
+    @pytest.mark.parametrize("asked", [("x", (3, 80, 81), torch.uint8), ("x", (3, 80, 80), torch.int8), ("y", (1,), 0)])
+    def test_only_what_the_last_batch_had_is_lent(self, asked):
+        slabs, found = Slabs(), []
+        self.step(slabs, lambda k: {"x": self.write(k)[0]})
+        self.step(slabs, lambda k: found.append(place_for(*asked)) or {"x": self.write(k)[0]})
+        assert found == [None] * 3
+
+    def test_a_place_is_lent_once(self):
+        slabs = Slabs()
+        self.step(slabs, lambda k: {"x": self.write(k)[0]})
+
+        def twice(k):
+            first, _ = self.write(k)
+            second, is_lent = self.write(k, value=99)
+            assert not is_lent
+            return {"x": first, "y": second}
+
+        batch, _ = self.step(slabs, twice)
+        assert batch[:, 0, 0, 0].tolist() == [0, 10, 20]
+
+    @pytest.mark.parametrize(
+        "keep",
+        [lambda x: x, lambda x: x[0], lambda x: x.numpy(), lambda x: x.numpy()[0], lambda x: {"deep": [x.view(-1)]}],
+        ids=["tensor", "view", "array", "view of array", "deep"],
+    )
+    def test_what_a_transform_keeps_does_not_change_with_the_batch(self, keep):
+        slabs, kept = Slabs(), []
+
+        def make(k):
+            tensor, is_lent = self.write(k)
+            if k == 1:
+                kept.append(keep(tensor))
+            return {"x": tensor}, is_lent
+
+        for k in range(3):
+            batch, _ = self.step(slabs, lambda k: make(k)[0])
+            assert batch[:, 0, 0, 0].tolist() == [0, 10, 20]
+            batch.zero_()  # what a training loop may do with it
+            value = kept[-1]["deep"][0] if isinstance(kept[-1], dict) else kept[-1]
+            assert value.max() == value.min() == 10, k
+        assert (None, "x") in slabs.apart  # from then on it is copied, as before
+        slab = slabs.slab(3)
+        assert slab.lend(0, "x", (3, 80, 80), torch.uint8) is None
+
+    def test_a_tensor_can_be_saved_without_the_others(self, tmp_path):
+        slabs, sizes = Slabs(), []
+
+        def make(k):
+            tensor, _ = self.write(k)
+            torch.save(tensor, tmp_path / "one.pt")
+            sizes.append((tmp_path / "one.pt").stat().st_size)
+            return {"x": tensor}
+
+        for _ in range(2):
+            self.step(slabs, make)
+        assert max(sizes) < 2 * 3 * 80 * 80
+
+    def test_a_later_transform_may_replace_it(self):
+        slabs = Slabs()
+        for _ in range(3):
+            batch, _ = self.step(slabs, lambda k: {"x": 255 - self.write(k)[0]})
+            assert batch[:, 0, 0, 0].tolist() == [255, 245, 235]
+
+    def test_a_later_transform_may_keep_the_first_beside_its_own(self):
+        slabs = Slabs()
+
+        def make(k):
+            tensor, _ = self.write(k)
+            return {"x": 255 - tensor, "before": tensor}
+
+        for _ in range(3):
+            slab_batch, _ = self.step(slabs, make)
+            assert slab_batch[:, 0, 0, 0].tolist() == [255, 245, 235]
+
+    def test_it_may_be_in_two_fields(self):
+        slabs = Slabs()
+        for _ in range(3):
+            slab = slabs.slab(2)
+            placed = []
+            for k in range(2):
+                berth = Berth(slab)
+                berth.place = k
+                lend_from(berth)
+                tensor, _ = self.write(k)
+                placed.append(slab.put(k, {"x": tensor, "y": tensor}))
+                lend_from(None)
+            del tensor
+            batch = collate(placed, own=slab.memory, kept=slab.kept())
+            batch["x"].zero_()
+            assert batch["y"][:, 0, 0, 0].tolist() == [0, 10]
+
+    def test_streams_do_not_disturb_each_other(self):
+        slabs = Slabs()
+        self.step(slabs, lambda k: {"x": self.write(k)[0]}, stream="a")
+        kept = []
+        self.step(slabs, lambda k: kept.append(self.write(k)[0]) or {"x": kept[-1]}, stream="a")
+        self.step(slabs, lambda k: {"x": self.write(k)[0]}, stream="b")
+        assert slabs.apart == {("a", "x")}
+        assert slabs.slab(1, "b").lend(0, "x", (3, 80, 80), torch.uint8) is not None
+
+    def test_memory_for_other_processes_is_sent_as_it_is(self):
+        slabs = Slabs(is_shared=True)
+        for _ in range(2):
+            batch, start = self.step(slabs, lambda k: {"x": self.write(k)[0]})
+            assert batch.is_shared() and batch.data_ptr() == start

@@ -8,6 +8,7 @@ import sds
 import texts
 from sds.dataset import slots as module
 from sds.fetch import prefetched
+from sds.loader.slabs import Slabs
 from sds.loader.steps import finish_step, step_jobs
 from sds.plan import steps
 
@@ -51,7 +52,7 @@ def test_files_are_asked_for_ahead_of_their_step(make, monkeypatch):
 @pytest.mark.parametrize(("batch_size", "num_threads", "size"), [(32, 2, 4), (20, 2, 2), (4, 2, 1), (40, 16, 1)])
 def test_slots_are_handed_to_threads_a_few_at_a_time_if_there_are_many(make, batch_size, num_threads, size):
     step = next(jobs_of(make(), range(1), batch_size=batch_size))
-    parts = step.parts(num_threads)
+    parts = step.parts(num_threads, Slabs())
     assert [k for part in parts for k in part] == list(range(batch_size))
     assert {len(part) for part in parts} == {size}
     assert len(parts) >= min(batch_size, 4 * num_threads), "so that all threads have something to do until the end"
