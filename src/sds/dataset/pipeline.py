@@ -35,6 +35,7 @@ from sds.urls import is_remote, local_path, redact
 __all__ = ["Job", "Pipeline"]
 
 IntArray = npt.NDArray[np.int64]
+_NO_WAIT_S = 50e-6  # files that were here before anybody wanted them
 _BLOCK = 64  # rows are looked up in blocks: a lookup has a fixed cost
 
 
@@ -283,7 +284,9 @@ class Pipeline:
             has_parts = job.columns and not self._is_held
             return ticket.take_files(must_look=must_look) if has_parts else [*ticket.take()]
         finally:
-            self.tally.add_wait("fetch", time.perf_counter() - start, start_s=start, subject=job.row.key)
+            waited_s = time.perf_counter() - start
+            if waited_s > _NO_WAIT_S:
+                self.tally.add_wait("fetch", waited_s, start_s=start, subject=job.row.key)
 
     def _run(
         self, transforms: Iterable[Transform], samples: list[Sample], row: Row, remotes: Sequence[RemoteFile] = ()

@@ -28,7 +28,7 @@ from sds.urls import is_remote, local_path, redact, root_of
 __all__ = ["FetchClient", "Ticket"]
 
 _PART = 16 * 2**20
-_DEPTH_EVERY = 16  # looking costs microseconds
+_DEPTH_EVERY = 64  # looking costs microseconds
 
 
 class Ticket:
