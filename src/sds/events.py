@@ -17,6 +17,7 @@ from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
+from sds.forks import renew_locks
 from sds.stats import STAGES, Slow, Stats, Traffic
 
 __all__ = ["STAGES", "Counted", "Event", "Probe", "Recorder", "Slice", "Stats", "Tally"]
@@ -141,6 +142,7 @@ class Tally:
     def __init__(self, probe: Probe | None = None) -> None:
         self.probe = probe
         self._lock = threading.Lock()
+        renew_locks(self, "_lock")
         self._sums = Counted()
         self._crew = 0, 0
         self._fetching = 0, 1, 0

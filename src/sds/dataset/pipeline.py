@@ -277,7 +277,8 @@ class Pipeline:
     def _taken(self, job: Job, ticket: Ticket) -> list[str | RemoteFile]:
         """A job's files, when they are here."""
         must_look = job.columns != self._opened
-        if not ticket.is_leased:  # nobody waits for files of this disk
+        is_heard = self.tally.probe is not None
+        if not ticket.is_leased and not is_heard:  # nobody waits for files of this disk
             return ticket.take_files(must_look=must_look)
         start = time.perf_counter()
         try:
@@ -285,7 +286,7 @@ class Pipeline:
             return ticket.take_files(must_look=must_look) if has_parts else [*ticket.take()]
         finally:
             waited_s = time.perf_counter() - start
-            if waited_s > _NO_WAIT_S:
+            if is_heard or waited_s > _NO_WAIT_S:
                 self.tally.add_wait("fetch", waited_s, start_s=start, subject=job.row.key)
 
     def _run(

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from sds.dataset.options import FailureOptions
 from sds.errors import CacheError, SdsError, TooManyFailures, TransformError
 from sds.events import Tally
+from sds.forks import renew_locks
 from sds.types import Failure, Row
 
 __all__ = ["FailurePolicy", "everything_dropped"]
@@ -31,6 +32,7 @@ class FailurePolicy:
         self.options = options
         self._tally = tally
         self._lock = threading.Lock()
+        renew_locks(self, "_lock")
         self._quarantine: list[Failure] = []
         self._num_attempts = 0
         self._num_failures = 0

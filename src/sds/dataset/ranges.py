@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sds.fetch import HEAD, File
+from sds.forks import renew_locks
 from sds.types import Transform, size_in
 
 __all__ = ["Ranges", "ranged_columns"]
@@ -40,6 +41,7 @@ class Ranges:
         self._limit = limit  # of the cache
         self._known = {column: _Known() for column in self._worth}
         self._lock = threading.Lock()
+        renew_locks(self, "_lock")
 
     def file(self, column: str, url: str, version: str | None) -> File:
         """What to ask for: the first block of an object, or all of it."""

@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+from sds.forks import renew_locks
+
 __all__ = ["Brake", "braked"]
 
 _HELD: ContextVar[Brake | None] = ContextVar("brake", default=None)
@@ -22,6 +24,7 @@ class Brake:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        renew_locks(self, "_lock")
         self._connections: list[Any] = []
 
     @contextmanager
