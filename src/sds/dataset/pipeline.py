@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from sds.dataset.options import Options
 from sds.dataset.ranges import Ranges
-from sds.errors import SampleError, SchemaError, SdsError, TransformError
+from sds.errors import DecodeError, SampleError, SchemaError, SdsError, TransformError
 from sds.events import Event, Tally
 from sds.fetch import File, RemoteFile, Ticket
 from sds.index import Index
@@ -28,7 +28,7 @@ from sds.plan import Plan
 from sds.seeds import derive_key, derive_keys
 from sds.tensors.remember import Memory, Remembered, load_samples, names_of
 from sds.tensors.source import TensorIndex
-from sds.transforms.base import SampleTransform, join_neighbours
+from sds.transforms.base import join_neighbours
 from sds.types import Row, Sample, Transform
 from sds.urls import is_remote, local_path, redact
 
@@ -80,8 +80,7 @@ class Pipeline:
             index.use_room(options.fetch.limit)
         first = next(iter((*self._prefix, *self._rest)), None)
         # the columns whose files the first transform opens at once: nobody looks for them before
-        opens = isinstance(first, SampleTransform) and first.stage == "decode"
-        self._opened = [getattr(first, "input_field", None)] if opens else None
+        self._opened = [getattr(first, "input_field", None)] if vars(type(first)).get("opens_input") else None
         columns = () if self._is_held else index.columns_to_download
         self._ranges = Ranges((*self._prefix, *self._rest), columns, options.fetch.limit)
 
@@ -260,7 +259,7 @@ class Pipeline:
                 samples = self.memory.put(job.memory_key, samples, begun, names)
             samples = self._run(self._rest, samples, job.row, remotes)
         except SdsError as error:
-            if job.columns == self._opened:
+            if job.columns == self._opened and isinstance(error, DecodeError):
                 error = _missing(ticket, error)
             places = map(_place_of, files)
             urls = [file.url for file in job.files]

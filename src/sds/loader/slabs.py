@@ -12,6 +12,7 @@ import sys
 import threading
 from typing import Any, TypeAlias
 
+import numpy as np
 import numpy.typing as npt
 import torch
 
@@ -39,7 +40,8 @@ class Slabs:
     def __init__(self, *, is_shared: bool = False) -> None:
         self.is_shared = is_shared
         self.forms: dict[tuple[str | None, str], _Form] = {}  # of the last batch, by stream and field
-        self.apart: set[tuple[str | None, str]] = set()  # fields that are not lent: somebody keeps what was, or copies
+        self.apart: set[tuple[str | None, str]] = set()  # fields that are not lent: a transform keeps what it got
+        self.uneven: set[tuple[str | None, str]] = set()  # fields that get no memory
         self._spare = Spare()
 
     def slab(self, num_samples: int, stream: str | None = None) -> Slab:
@@ -78,6 +80,7 @@ class Slab:
         self._stream = stream
         self._rooms: dict[str, _Room] = {}  # by field
         self._uneven: set[str] = set()  # fields that will be no tensor of this memory: their samples differ
+        self._kept: set[str] = set()  # fields of which a transform has a part
         self._lock = threading.Lock()
 
     @property
@@ -85,14 +88,10 @@ class Slab:
         """The pieces."""
         return [room.piece for room in self._rooms.values()]
 
+    @property
     def kept(self) -> list[torch.Tensor]:
-        """Pieces of which a transform has kept a part, when all samples were put: a batch needs other memory."""
-        kept = []
-        for field, room in self._rooms.items():
-            if any(room.lent) and _are_kept(room.rows):
-                self._keep_apart(field)
-                kept.append(room.piece)
-        return kept
+        """Pieces of which a transform has a part: no batch may lie there."""
+        return [room.piece for field, room in self._rooms.items() if field in self._kept]
 
     def lend(self, place: int, field: str, shape: tuple[int, ...], dtype: torch.dtype) -> Place | None:
         """Memory for a field of the sample at a place, if the last batch had such tensors there."""
@@ -100,40 +99,77 @@ class Slab:
         if self._slabs.forms.get(name) != (shape, dtype) or name in self._slabs.apart or field in self._uneven:
             return None
         room = self._rooms.get(field) or self._room(field, (shape, dtype))
-        if room.lent[place] or room.form != (shape, dtype):
+        if room is None or room.form != (shape, dtype):
+            return None
+        if room.lent[place] and _is_held(_holders(room.rows[place])):
             return None
         room.lent[place] = True
         return Place(room.rows[place], room.singles[place])
 
     def put(self, place: int, sample: Sample) -> Sample:
-        """The sample, its large tensors copied to their place; the dict that was given stays as it is."""
-        moved = {}
+        """Another dict, with large tensors copied to their place; `settle` it when nobody here has the old one."""
+        placed = dict(sample)
         for field, value in sample.items():
             room = self._rooms.get(field)
             if room is not None and room.lent[place]:
-                if value is not room.rows[place]:
-                    self._keep_apart(field)
-            elif field not in self._uneven and (array := as_array(value, _LEAST)) is not None:
+                continue
+            array = as_array(value, _LEAST) if field not in self._uneven else None
+            if array is not None:
                 room = room or self._room(field, (array.shape, value.dtype))
-                if room.form == (array.shape, value.dtype):
+                if room is not None and room.form == (array.shape, value.dtype):
                     room.array[place] = array
-                    moved[field] = room.rows[place]
+                    placed[field] = room.rows[place]
                 else:
-                    self._uneven.add(field)
-        return {**sample, **moved} if moved else sample
+                    self._be_uneven(field)
+        return placed
 
-    def _room(self, field: str, form: _Form) -> _Room:
+    def settle(self, place: int, placed: Sample) -> Sample:
+        """The sample, when its transforms are past: what one of them keeps of it is no part of the batch."""
+        for field, room in self._rooms.items():
+            if room.lent[place]:
+                is_there = placed.get(field) is room.rows[place]
+                if _is_held(_holders(room.rows[place]), by_sample=is_there):
+                    self._keep_apart(field)
+                    if is_there:
+                        placed[field] = room.rows[place].clone()
+                elif not is_there:  # another tensor came of it
+                    array = as_array(placed.get(field))
+                    if array is not None and (array.shape, placed[field].dtype) == room.form:
+                        room.array[place] = array
+                        placed[field] = room.rows[place]
+                    else:
+                        self._be_uneven(field)
+        return placed
+
+    def leave(self, place: int) -> None:
+        """What became of a sample has other places than its own: what was lent may be anywhere."""
+        for field, room in self._rooms.items():
+            if room.lent[place]:
+                self._keep_apart(field)
+
+    def _room(self, field: str, form: _Form) -> _Room | None:
+        name = self._stream, field
         with self._lock:
-            if field not in self._rooms:
+            if field not in self._rooms and name not in self._slabs.uneven:
                 shape, dtype = form
-                num_bytes = self._num * torch.Size(shape).numel() * dtype.itemsize
-                self._rooms[field] = _Room(self._slabs.piece(num_bytes), self._num, form)
-                self._slabs.forms[self._stream, field] = form
-            return self._rooms[field]
+                try:
+                    piece = self._slabs.piece(self._num * torch.Size(shape).numel() * dtype.itemsize)
+                except (MemoryError, OSError, RuntimeError):  # no fault of the sample's: who sends the batch says so
+                    return None
+                self._rooms[field] = _Room(piece, self._num, form)
+                self._slabs.forms[name] = form
+            return self._rooms.get(field)
+
+    def _be_uneven(self, field: str) -> None:
+        """Its samples differ: they are left where they are."""
+        self._uneven.add(field)
+        if self._slabs.is_shared:  # memory for all of them, which is taken from few, for nothing
+            self._slabs.uneven.add((self._stream, field))
 
     def _keep_apart(self, field: str) -> None:
-        """A tensor that was lent is not the one in the batch, or not there alone: from now on it is copied."""
+        """A tensor that was lent is somebody else's too: the batch lies elsewhere, and the next ones are copied."""
         self._uneven.add(field)
+        self._kept.add(field)
         self._slabs.apart.add((self._stream, field))
 
 
@@ -149,25 +185,20 @@ class Berth:
         return self._slab.lend(self.place, field, shape, dtype)
 
 
-def _num_holders(rows: tuple[torch.Tensor, ...]) -> list[int]:
-    return [sys.getrefcount(row) for row in rows]
+def _holders(row: torch.Tensor) -> tuple[int, int, int]:
+    """How many have a tensor, its storage (other tensors and views of it), and that storage's object."""
+    storage = row.untyped_storage()
+    return sys.getrefcount(row), torch._C._storage_Use_Count(storage._cdata), sys.getrefcount(storage)
 
 
-def _usual_holders() -> int:
-    """How many hold a row: the room, a sample, and whoever counts."""
-    rows = (torch.empty(1),)
-    sample = {"": rows[0]}
-    return _num_holders(rows)[0] * len(sample)
+_rows = (torch.from_numpy(np.zeros(1)),)
+_FREE = _holders(_rows[0])  # whoever counts, and the tuple
 
 
-_USUAL = _usual_holders()
-
-
-def _are_kept(rows: tuple[torch.Tensor, ...]) -> bool:
-    """Whether a transform still has one of these, or a view of it: it must not change with the batch."""
-    uses = torch._C._storage_Use_Count
-    is_viewed = any(uses(row.untyped_storage()._cdata) > 2 for row in rows)  # by the tensor, and by whoever counts
-    return is_viewed or max(_num_holders(rows)) > _USUAL
+def _is_held(holders: tuple[int, int, int], *, by_sample: bool = False) -> bool:
+    """Whether anybody has a row, or a view of it, beside its room and (if so) its sample."""
+    tensor, storage, wrapped = holders
+    return (tensor - by_sample, storage, wrapped) != _FREE
 
 
 def has_memory(value: torch.Tensor) -> bool:

@@ -104,7 +104,12 @@ class StepJob(msgspec.Struct):
                 if berth is not None:
                     berth.place = k
                 made = slot.delivery.fill(slot.job, slot.ticket, held)
-                samples += made if self.slab is None or len(made) != 1 else [self.slab.put(k, made[0])]
+                if self.slab is not None and len(made) == 1:
+                    placed = self.slab.put(k, made.pop())
+                    made = [self.slab.settle(k, placed)]
+                elif self.slab is not None:
+                    self.slab.leave(k)
+                samples += made
                 if is_shared:
                     slot.ticket.hand_to(None)
         finally:
@@ -196,7 +201,7 @@ def finish_step(step: StepJob, samples: list[Sample], held: list[Ticket]) -> Bat
         samples = step.slots[0].stand_in(held)
     start = time.perf_counter()
     try:
-        own, kept = step.memory, step.slab.kept() if step.slab is not None else ()
+        own, kept = step.memory, step.slab.kept if step.slab is not None else ()
         batch = collate(samples, own=own, kept=kept) if own else step.collate(samples)
     except SdsError:
         raise

@@ -40,9 +40,12 @@ class SampleTransform:
 
     Attributes:
         stage: whose time its calls count as: 'decode' or 'transform'.
+        opens_input: whether each call opens the file that its input field names, and fails if it is not there. It holds
+            for the class that says so, and not for others that are made of it.
     """
 
     stage: ClassVar[str] = "transform"
+    opens_input: ClassVar[bool] = False
 
     def __call__(self, sample: Sample) -> Sample:
         """Makes the next form of the sample; may change and return the dict it was given."""

@@ -45,6 +45,7 @@ class DecodeImage(SampleTransform):
     """
 
     stage = "decode"
+    opens_input = True
 
     def __init__(
         self,
@@ -68,8 +69,10 @@ class DecodeImage(SampleTransform):
 
     def joined(self, following: Transform) -> Transform | None:
         """With a ResizeImage of the same field: the image as it was needs no tensor, nor memory of its own."""
-        fields = {self.output_field, getattr(following, "input_field", None), getattr(following, "output_field", None)}
-        return DecodeAndResize(self, following) if type(following) is ResizeImage and len(fields) == 1 else None
+        if type(self) is not DecodeImage or type(following) is not ResizeImage:
+            return None
+        is_one = self.output_field == following.input_field == following.output_field
+        return DecodeAndResize(self, following) if is_one else None
 
     def pixels(self, sample: Sample, *, is_scratch: bool = False) -> npt.NDArray[np.uint8]:
         """The pixels of the input field, [h, w, 3] without gaps.
@@ -108,6 +111,7 @@ class DecodeAndResize(SampleTransform):
     """
 
     stage = "decode"
+    opens_input = True
 
     def __init__(self, decode: DecodeImage, resize: ResizeImage) -> None:
         self.input_field = decode.input_field
@@ -119,6 +123,9 @@ class DecodeAndResize(SampleTransform):
         pixels = self.decode.pixels(sample, is_scratch=True)  # [h, w, 3]
         sample[self.resize.output_field] = self.resize.of_pixels(sample, pixels)  # [3, *target]
         return sample
+
+    def __repr__(self) -> str:
+        return f"{self.decode!r}, {self.resize!r}"
 
 
 class ConvertImageToByteTensor(SampleTransform):

@@ -10,7 +10,8 @@ import pytest
 
 import sds
 import texts
-from sds.errors import FetchError, ObjectNotFound, OptionError, SchemaError, TransformError
+from sds.errors import DecodeError, FetchError, ObjectNotFound, OptionError, SchemaError, TransformError
+from sds.transforms import DecodeImage, LoadFromDisk
 
 
 def test_a_sample_has_its_columns_paths_and_bookkeeping(make):
@@ -166,3 +167,34 @@ class TestRandomness:
         assert {
             sample["__sample_key__"]: sample["drawn"] for sample in make(shuffle_seed=3, transforms=[texts.draw])
         } == alone
+
+
+class TestMissingFiles:
+    """Whoever opens a file finds that it is missing; others are told before they run. It is the same error."""
+
+    class Own(DecodeImage):
+        """A user's own, which puts up with a missing file."""
+
+        def __call__(self, sample):
+            return {"key": sample["__sample_key__"]}
+
+    @pytest.mark.parametrize("first", [DecodeImage("txt", "image"), Own("txt", "image"), texts.read])
+    def test_it_is_not_found(self, make, source, first):
+        (source / "003.txt").unlink()
+        with pytest.raises(ObjectNotFound, match=r"file not found: .*003\.txt") as caught:
+            make(transforms=[first])[3]
+        assert (caught.value.key, caught.value.stage) == ("003", "fetch")
+        assert "the index names it" in caught.value.hint and caught.value.url.endswith("003.txt")
+
+    def test_it_is_counted(self, make, source):
+        (source / "003.txt").unlink()
+        dataset = make(
+            transforms=[LoadFromDisk(["txt"]), lambda sample: {"key": sample["__sample_key__"]}], on_error="skip"
+        )
+        assert len(list(dataset)) == 39
+        (failure,) = dataset.quarantine()
+        assert failure.key == "003" and failure.reason.startswith("file not found")
+
+    def test_another_error_is_not_taken_for_it(self, make, source):
+        with pytest.raises(DecodeError, match="cannot be decoded"):
+            make(transforms=[DecodeImage("txt", "image")])[3]

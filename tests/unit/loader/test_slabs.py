@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import sds
 from sds.loader.collate import collate
 from sds.loader.slabs import Berth, Slabs, as_array
 from sds.tensors.spare import Spare
+from sds.testing.media import draw_image
+from sds.transforms import presets
 from sds.transforms.places import lend_from, place_for
 
 
@@ -90,7 +94,7 @@ def test_fields_of_several_shapes_are_left_alone_once_that_is_known():
     samples = samples_of((3, 80, 80), (3, 81, 80), (3, 80, 80))
     slab = Slabs().slab(3)
     placed = [slab.put(k, sample) for k, sample in enumerate(samples)]
-    assert placed[0] is not samples[0] and placed[1] is samples[1] and placed[2] is samples[2]
+    assert [placed[k]["x"] is samples[k]["x"] for k in range(3)] == [False, True, True]
 
 
 def test_a_step_that_lost_a_sample_is_copied():
@@ -113,7 +117,7 @@ def test_fields_without_memory_of_their_own_are_collated_beside_others():
 def test_small_tensors_are_left_alone():
     (sample,) = samples_of((8,))
     slab = Slabs().slab(1)
-    assert slab.put(0, sample) is sample and slab.memory == []
+    assert slab.put(0, sample)["x"] is sample["x"] and slab.memory == []
 
 
 class Named(torch.Tensor):
@@ -168,10 +172,10 @@ class TestLending:
             berth.place = k
             lend_from(berth)
             try:
-                placed.append(slab.put(k, make(k)))
+                placed.append(slab.settle(k, slab.put(k, make(k))))
             finally:
                 lend_from(None)
-        batch = collate(placed, own=slab.memory, kept=slab.kept())
+        batch = collate(placed, own=slab.memory, kept=slab.kept)
         return batch["x"], slab.memory[0].data_ptr()
 
     @staticmethod
@@ -283,9 +287,10 @@ class TestLending:
                 lend_from(berth)
                 tensor, _ = self.write(k)
                 placed.append(slab.put(k, {"x": tensor, "y": tensor}))
+                del tensor
+                slab.settle(k, placed[-1])
                 lend_from(None)
-            del tensor
-            batch = collate(placed, own=slab.memory, kept=slab.kept())
+            batch = collate(placed, own=slab.memory, kept=slab.kept)
             batch["x"].zero_()
             assert batch["y"][:, 0, 0, 0].tolist() == [0, 10]
 
@@ -303,3 +308,135 @@ class TestLending:
         for _ in range(2):
             batch, start = self.step(slabs, lambda k: {"x": self.write(k)[0]})
             assert batch.is_shared() and batch.data_ptr() == start
+
+    @pytest.mark.parametrize(
+        "fails", [MemoryError, OSError("no room left in /dev/shm"), RuntimeError("unable to mmap")]
+    )
+    def test_no_memory_is_no_fault_of_the_sample(self, fails, monkeypatch):
+        slabs = Slabs(is_shared=True)
+        self.step(slabs, lambda k: {"x": self.write(k)[0]})
+
+        def piece(num_bytes):
+            raise fails
+
+        monkeypatch.setattr(slabs, "piece", piece)
+        slab = slabs.slab(1)
+        assert slab.lend(0, "x", (3, 80, 80), torch.uint8) is None
+        tensor = torch.ones(3, 80, 80, dtype=torch.uint8)
+        assert slab.put(0, {"x": tensor})["x"] is tensor and slab.memory == []
+
+    def test_fields_of_several_shapes_take_shared_memory_once(self):
+        slabs = Slabs(is_shared=True)
+        for expected in (1, 0, 0):
+            slab = slabs.slab(2)
+            for k in range(2):
+                slab.put(k, {"x": torch.ones(3, 80, 80 + k)})
+            assert len(slab.memory) == expected
+
+    def test_a_place_is_lent_again_when_nobody_has_it(self):
+        """As after a failure, when another row stands in."""
+        slabs = Slabs()
+        self.step(slabs, lambda k: {"x": self.write(k)[0]})
+
+        def make(k):
+            self.write(k, value=200)  # and fails
+            tensor, is_lent = self.write(k)
+            assert is_lent
+            return {"x": tensor}
+
+        batch, start = self.step(slabs, make)
+        assert batch[:, 0, 0, 0].tolist() == [0, 10, 20] and batch.data_ptr() == start and not slabs.apart
+
+    def test_what_replaces_it_is_copied_there(self):
+        slabs = Slabs()
+        for _ in range(3):
+            batch, start = self.step(slabs, lambda k: {"x": 255 - self.write(k)[0]})
+            assert batch[:, 0, 0, 0].tolist() == [255, 245, 235] and batch.data_ptr() == start
+        assert not slabs.apart
+
+
+def keep_in(kept, how):
+    """A transform that keeps something of each sample for itself."""
+
+    def keep(sample):
+        kept.append((sample["image"].clone(), how(sample)))
+        return sample
+
+    return keep
+
+
+HOLDING = {
+    "the dict": lambda sample: sample,
+    "a list": lambda sample: [sample["image"]],
+    "a view": lambda sample: sample["image"][0],
+    "an array": lambda sample: sample["image"].numpy(),
+    "the storage": lambda sample: sample["image"].untyped_storage(),
+    "a memoryview": lambda sample: memoryview(sample["image"].numpy()),
+}
+
+
+@pytest.mark.parametrize("how", HOLDING)
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_nothing_that_a_transform_keeps_changes_with_the_batch(tmp_path, how, num_workers):
+    """Through a real loader, over real JPEGs, with a training loop that changes its batches in place."""
+    for k in range(24):
+        Image.fromarray(draw_image(k, (90, 120))[0]).save(tmp_path / f"{k:02}.jpg")
+    kept: list = []
+
+    def check(sample):
+        for image, held in kept:
+            value = held["image"] if isinstance(held, dict) else held[0] if isinstance(held, list) else held
+            if isinstance(value, torch.UntypedStorage):
+                value = torch.empty(0, dtype=torch.uint8).set_(value)
+            value = torch.as_tensor(np.asarray(value)).flatten()
+            if not torch.equal(value, image.flatten()[: len(value)]):
+                raise ValueError("it changed")
+        return sample
+
+    chain = [*presets.create_standard_image_pipeline("jpg", (80, 80)), check, keep_in(kept, HOLDING[how])]
+    with (
+        sds.StreamingDataset(
+            str(tmp_path),
+            str(tmp_path / "dst"),
+            columns_to_download=["jpg"],
+            transforms=[*chain, only_image],
+            shuffle_seed=1,
+            on_error="raise",
+        ) as dataset,
+        sds.StreamingDataLoader(dataset, 4, num_workers=num_workers) as loader,
+    ):
+        for _ in range(3):
+            for batch in loader:
+                batch["image"].zero_()
+
+
+def only_image(sample):
+    return {"image": sample["image"]}
+
+
+def test_what_lies_deeper_is_not_taken_for_the_batch(tmp_path):
+    for k in range(16):
+        Image.fromarray(draw_image(k, (90, 120))[0]).save(tmp_path / f"{k:02}.jpg")
+    kept, is_deep = [], []
+
+    def deepen(sample):
+        if is_deep:
+            inner = {"a": sample.pop("image")}
+            kept.append((inner["a"].clone(), inner))
+            return {"deep": inner}
+        return {"image": sample["image"]}
+
+    chain = [*presets.create_standard_image_pipeline("jpg", (80, 80)), deepen]
+    with (
+        sds.StreamingDataset(
+            str(tmp_path), str(tmp_path / "dst"), columns_to_download=["jpg"], transforms=chain, shuffle_seed=1
+        ) as dataset,
+        sds.StreamingDataLoader(dataset, 4, prefetch_batches=1) as loader,
+    ):
+        for _ in loader:
+            pass
+        is_deep.append(True)
+        for batch in loader:
+            if "deep" in batch:
+                batch["deep"]["a"].zero_()
+    assert len(kept) >= 12 and all(torch.equal(image, inner["a"]) for image, inner in kept)

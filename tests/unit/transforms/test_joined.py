@@ -14,6 +14,7 @@ from sds.errors import DecodeError
 from sds.testing.media import draw_image
 from sds.transforms import DecodeImage, FlipImage, ResizeImage
 from sds.transforms.base import join_neighbours
+from sds.transforms.places import Place, lend_from
 from sds.transforms.scratch import scratch
 
 
@@ -84,12 +85,53 @@ def test_others_stay_as_they_are(chain):
     assert join_neighbours(chain) == tuple(chain)
 
 
-def test_a_subclass_is_not_joined():
-    class Mine(ResizeImage):
-        """Does something else."""
+class MyResize(ResizeImage):
+    """Does something else."""
 
-    chain = [DecodeImage("x"), Mine("x", resolution=(8, 8))]
+
+class MyDecode(DecodeImage):
+    """Does something else."""
+
+
+@pytest.mark.parametrize(
+    "chain",
+    [
+        [DecodeImage("x"), MyResize("x", resolution=(8, 8))],
+        [MyDecode("x"), ResizeImage("x", resolution=(8, 8))],
+    ],
+)
+def test_a_subclass_is_not_joined(chain):
     assert join_neighbours(chain) == tuple(chain)
+
+
+class Lends:
+    """A lender with one place."""
+
+    def __init__(self, form):
+        self.form = form
+        self.place = torch.zeros((1, *form[0]), dtype=form[1])
+        self.num = 0
+
+    def lend(self, field, shape, dtype):
+        if (field, shape, dtype) != ("x", *self.form):
+            return None
+        self.num += 1
+        return Place(self.place[0], self.place)
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("name", ["jpeg", "upright", "large", "png", "turned"])
+def test_it_writes_the_same_into_a_place_of_the_batch(mode, name):
+    resize = ResizeImage("x", resolution=(64, 96), interpolation_mode=mode)
+    (joined,) = join_neighbours([DecodeImage("x"), resize])
+    expected = joined({"x": FILES[name]})["x"]
+    lender = Lends(((3, 64, 96), torch.uint8))
+    lend_from(lender)
+    try:
+        found = joined({"x": FILES[name]})["x"]
+    finally:
+        lend_from(None)
+    assert lender.num == 1 and found.data_ptr() == lender.place.data_ptr() and torch.equal(found, expected)
 
 
 def test_an_error_names_the_field_and_the_sample():
