@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import pickle
+import shutil
 from pathlib import Path
 
 import pytest
@@ -178,23 +179,27 @@ class TestMissingFiles:
         def __call__(self, sample):
             return {"key": sample["__sample_key__"]}
 
+    @pytest.fixture
+    def folder(self, source, tmp_path):
+        return Path(shutil.copytree(source, tmp_path / "texts"))
+
     @pytest.mark.parametrize("first", [DecodeImage("txt", "image"), Own("txt", "image"), texts.read])
-    def test_it_is_not_found(self, make, source, first):
-        (source / "003.txt").unlink()
+    def test_it_is_not_found(self, make, folder, first):
+        dataset = make(src=folder, transforms=[first])
+        (folder / "003.txt").unlink()
         with pytest.raises(ObjectNotFound, match=r"file not found: .*003\.txt") as caught:
-            make(transforms=[first])[3]
+            dataset[3]
         assert (caught.value.key, caught.value.stage) == ("003", "fetch")
         assert "the index names it" in caught.value.hint and caught.value.url.endswith("003.txt")
 
-    def test_it_is_counted(self, make, source):
-        (source / "003.txt").unlink()
-        dataset = make(
-            transforms=[LoadFromDisk(["txt"]), lambda sample: {"key": sample["__sample_key__"]}], on_error="skip"
-        )
+    def test_it_is_counted(self, make, folder):
+        chain = [LoadFromDisk(["txt"]), lambda sample: {"key": sample["__sample_key__"]}]
+        dataset = make(src=folder, transforms=chain, on_error="skip")
+        (folder / "003.txt").unlink()
         assert len(list(dataset)) == 39
         (failure,) = dataset.quarantine()
         assert failure.key == "003" and failure.reason.startswith("file not found")
 
-    def test_another_error_is_not_taken_for_it(self, make, source):
+    def test_another_error_is_not_taken_for_it(self, make):
         with pytest.raises(DecodeError, match="cannot be decoded"):
             make(transforms=[DecodeImage("txt", "image")])[3]
