@@ -122,7 +122,8 @@ class Hands:
             crew.queue.put(None)
 
     def __del__(self) -> None:
-        self.close()
+        if os is not None:  # at the end of the program modules go first, and threads end with it
+            self.close()
 
 
 def _help(queue: SimpleQueue[_Work | None]) -> None:
