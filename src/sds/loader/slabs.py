@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -98,6 +99,8 @@ class Slab:
         name = self._stream, field
         if self._slabs.forms.get(name) != (shape, dtype) or name in self._slabs.apart or field in self._uneven:
             return None
+        if _num_uses is None:
+            return None
         room = self._rooms.get(field) or self._room(field, (shape, dtype))
         if room is None or room.form != (shape, dtype):
             return None
@@ -125,7 +128,7 @@ class Slab:
 
     def settle(self, place: int, placed: Sample) -> Sample:
         """The sample, when its transforms are past: what one of them keeps of it is no part of the batch."""
-        for field, room in self._rooms.items():
+        for field, room in [*self._rooms.items()]:  # at once: another thread may add to them
             if room.lent[place]:
                 is_there = placed.get(field) is room.rows[place]
                 if _is_held(_holders(room.rows[place]), by_sample=is_there):
@@ -143,7 +146,7 @@ class Slab:
 
     def leave(self, place: int) -> None:
         """What became of a sample has other places than its own: what was lent may be anywhere."""
-        for field, room in self._rooms.items():
+        for field, room in [*self._rooms.items()]:
             if room.lent[place]:
                 self._keep_apart(field)
 
@@ -185,10 +188,14 @@ class Berth:
         return self._slab.lend(self.place, field, shape, dtype)
 
 
+# how many tensors have a storage: without it nobody can tell, and nothing is lent
+_num_uses: Callable[[int], int] | None = getattr(torch._C, "_storage_Use_Count", None)
+
+
 def _holders(row: torch.Tensor) -> tuple[int, int, int]:
     """How many have a tensor, its storage (other tensors and views of it), and that storage's object."""
     storage = row.untyped_storage()
-    return sys.getrefcount(row), torch._C._storage_Use_Count(storage._cdata), sys.getrefcount(storage)
+    return sys.getrefcount(row), _num_uses(storage._cdata) if _num_uses else 0, sys.getrefcount(storage)
 
 
 _rows = (torch.from_numpy(np.zeros(1)),)
