@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from types import FunctionType
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,7 +27,7 @@ from sds.plan import Plan
 from sds.seeds import derive_key, derive_keys
 from sds.tensors.remember import Memory, Remembered, load_samples, names_of
 from sds.tensors.source import TensorIndex
-from sds.transforms.base import join_neighbours
+from sds.transforms.base import join_neighbours, name_of, several
 from sds.types import Row, Sample, Transform
 from sds.urls import is_remote, local_path, redact
 
@@ -141,7 +140,7 @@ class Pipeline:
                 if len(made) != 1:
                     hint = "a pre-download transform takes one dict and returns one"
                     returned = f"{len(made)} dicts" if made else "no dict"
-                    raise TransformError(f"{_name_of(transform)} returned {returned}", hint=hint)
+                    raise TransformError(f"{name_of(transform)} returned {returned}", hint=hint)
                 (job.sample,) = made
             if isinstance(self.index, TensorIndex):
                 job.files = self.index.files(row)
@@ -331,27 +330,13 @@ def _apply(transform: Transform, samples: list[Sample]) -> list[Sample]:
     try:
         for sample in samples:
             result: Any = transform(sample)
-            made += [result] if type(result) is dict else _several(transform, result)
+            made += [result] if type(result) is dict else several(transform, result)
     except SdsError:
         raise
     except Exception as error:
         hint = "on_error='skip' goes on without such samples, within max_failures"
-        raise TransformError(f"transform failed: {_name_of(transform)}: {error!r}", hint=hint) from error
+        raise TransformError(f"transform failed: {name_of(transform)}: {error!r}", hint=hint) from error
     return made
-
-
-def _several(transform: Transform, result: Any) -> list[Sample]:
-    """What a transform returned, as a list: [] dropped, one, or many."""
-    if result is None:
-        return []
-    if isinstance(result, Mapping):
-        return [result if isinstance(result, dict) else dict(result)]
-    if isinstance(result, Iterable) and not isinstance(result, str | bytes):
-        result = list(result)
-    if not isinstance(result, list) or not all(isinstance(each, dict) for each in result):
-        hint = "a transform returns a dict, several dicts (list or generator), or None to drop the sample"
-        raise TransformError(f"{_name_of(transform)} returned {type(result).__name__}", hint=hint)
-    return result
 
 
 def _content_of(value: dict[str, Any], column: str) -> Any:
@@ -388,11 +373,6 @@ def _missing(ticket: Ticket, error: SdsError) -> SdsError:
 def _place_of(file: str | RemoteFile) -> str | None:
     """Where it is, if it is here."""
     return file.path if isinstance(file, RemoteFile) else file
-
-
-def _name_of(transform: Any) -> str:
-    """What an error calls a transform: a function by its name, an object as it prints itself."""
-    return transform.__qualname__ if isinstance(transform, FunctionType) else repr(transform)
 
 
 def _named(value: Any) -> Any:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import inspect
 import math
 import operator
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from types import FunctionType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -29,8 +30,10 @@ __all__ = [
     "check_weights",
     "decode_error",
     "join_neighbours",
+    "name_of",
     "require",
     "rng",
+    "several",
     "wrong",
 ]
 
@@ -71,6 +74,25 @@ def join_neighbours(transforms: Iterable[Transform]) -> tuple[Transform, ...]:
         joined = chain[-1].joined(transform) if chain and isinstance(chain[-1], SampleTransform) else None
         chain[-1:] = [joined] if joined is not None else [*chain[-1:], transform]
     return tuple(chain)
+
+
+def several(transform: Transform, result: Any) -> list[Sample]:
+    """What a transform returned, as a list: [] dropped, one, or many."""
+    if result is None:
+        return []
+    if isinstance(result, Mapping):
+        return [result if isinstance(result, dict) else dict(result)]
+    if isinstance(result, Iterable) and not isinstance(result, str | bytes):
+        result = list(result)
+    if not isinstance(result, list) or not all(isinstance(each, dict) for each in result):
+        hint = "a transform returns a dict, several dicts (list or generator), or None to drop the sample"
+        raise TransformError(f"{name_of(transform)} returned {type(result).__name__}", hint=hint)
+    return result
+
+
+def name_of(transform: Transform) -> str:
+    """What an error calls a transform: a function by its name, an object as it prints itself."""
+    return transform.__qualname__ if isinstance(transform, FunctionType) else repr(transform)
 
 
 def check_field(option: str, name: str) -> str:

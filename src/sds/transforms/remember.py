@@ -8,11 +8,11 @@ has the folder read and written (sds.tensors.remember), and called by hand it on
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from sds.errors import OptionError, TransformError
-from sds.transforms.base import check_choice
+from sds.errors import OptionError
+from sds.transforms.base import check_choice, several
 from sds.types import Sample, Transform
 from sds.units import parse_bytes
 from sds.urls import is_remote
@@ -67,20 +67,8 @@ class Remember:
         """Computes, by hand: only a dataset remembers. Returns a dict, several, or None, as its transforms do."""
         samples = [sample]
         for transform in self.transforms:
-            samples = [after for before in samples for after in _several(transform, transform(before))]
+            samples = [after for before in samples for after in several(transform, transform(before))]
         return samples[0] if len(samples) == 1 else samples or None
 
     def __repr__(self) -> str:
         return f"Remember({list(self.transforms)!r}, {self.path!r}, version={self.version!r}, by={self.by!r})"
-
-
-def _several(transform: Any, result: Any) -> list[Sample]:
-    if result is None:
-        return []
-    if isinstance(result, Mapping):
-        return [dict(result)]
-    several = list(result) if isinstance(result, Iterable) and not isinstance(result, str | bytes) else [result]
-    if not all(isinstance(each, dict) for each in several):
-        hint = "a transform returns a dict, several dicts (list or generator), or None to drop the sample"
-        raise TransformError(f"{transform!r} returned {type(result).__name__}", hint=hint)
-    return several
