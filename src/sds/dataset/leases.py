@@ -97,10 +97,4 @@ def names_any(value: Any, paths: list[str]) -> bool:
 
 def must_hold(samples: list[Sample], ticket: Ticket) -> bool:
     """Whether samples need their ticket's files after the transforms."""
-    if not ticket.is_leased:
-        return False
-    for sample in samples:
-        for value in sample.values():
-            if type(value) not in _USUAL and names_any(value, ticket.paths):
-                return True
-    return False
+    return ticket.is_leased and any(names_any(sample, ticket.paths) for sample in samples)

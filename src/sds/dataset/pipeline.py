@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -70,6 +70,7 @@ class Pipeline:
         self.tally = tally
         memory = options.memory
         self.memory = None if memory is None else Memory(memory)
+        self._before = tuple(map(_OneForOne, options.pre_download_transforms))
         # what is remembered, and what comes after it
         self._prefix = () if memory is None else join_neighbours(memory.prefix)
         self._rest = join_neighbours(options.transforms if memory is None else memory.after)
@@ -135,13 +136,8 @@ class Pipeline:
                 job.remembered = self.memory.find(job.memory_key, epoch)
                 if job.remembered is not None:
                     return job  # nothing to fetch
-            for transform in self.options.pre_download_transforms:
-                made = self._run([transform], [job.sample], row)
-                if len(made) != 1:
-                    hint = "a pre-download transform takes one dict and returns one"
-                    returned = f"{len(made)} dicts" if made else "no dict"
-                    raise TransformError(f"{name_of(transform)} returned {returned}", hint=hint)
-                (job.sample,) = made
+            if self._before:
+                (job.sample,) = self._run(self._before, [job.sample], row)
             if isinstance(self.index, TensorIndex):
                 job.files = self.index.files(row)
             else:
@@ -322,6 +318,24 @@ class Pipeline:
                     file = RemoteFile.at(file, asked.url, size)
             found.append(file)
         return found
+
+
+class _OneForOne:
+    """A pre-download transform: whatever others may do, it takes one dict and returns one."""
+
+    def __init__(self, transform: Transform) -> None:
+        self._transform = transform
+        self.stage = getattr(transform, "stage", "transform")
+
+    def __call__(self, sample: Sample) -> Sample:
+        result: Any = self._transform(sample)
+        if not isinstance(result, Mapping):
+            hint = "a pre-download transform takes one dict and returns one"
+            raise TransformError(f"{self!r} returned no dict: {type(result).__name__}", hint=hint)
+        return result if isinstance(result, dict) else dict(result)
+
+    def __repr__(self) -> str:
+        return name_of(self._transform)
 
 
 def _apply(transform: Transform, samples: list[Sample]) -> list[Sample]:

@@ -12,8 +12,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from sds.forks import renew_locks
-
 __all__ = ["Brake", "braked"]
 
 _HELD: ContextVar[Brake | None] = ContextVar("brake", default=None)
@@ -24,7 +22,6 @@ class Brake:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        renew_locks(self, "_lock")
         self._connections: list[Any] = []
 
     @contextmanager

@@ -19,7 +19,6 @@ from pyarrow import parquet, types
 from sds.errors import IntegrityError, SdsError, SourceError, SourceNotFound
 from sds.fetch import File
 from sds.fetch.spans import origin_of
-from sds.forks import renew_locks
 from sds.index.held import Held, HeldPart
 from sds.index.leaves import content_leaf, is_binary
 from sds.index.listing import file_version
@@ -40,7 +39,6 @@ class Cells:
     def __init__(self, held: Held) -> None:
         self._held = held
         self._lock = threading.Lock()
-        renew_locks(self, "_lock")
         self._groups: OrderedDict[_Key, pa.Array] = OrderedDict()
         self._decoding: dict[_Key, threading.Lock] = {}
         self._facts: dict[int, parquet.FileMetaData] = {}

@@ -20,7 +20,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from sds.errors import FetchError, SourceError, SourceNotFound
-from sds.forks import renew_locks
 from sds.index.build import chosen, keys_of
 from sds.index.cells import CellReader, cell_reader
 from sds.index.lazy_count import gathered_from
@@ -97,7 +96,6 @@ class LazyIndex:
         """Makes what every process has of its own: threads, open files and chunks."""
         self._pid = os.getpid()
         self._lock = threading.Lock()
-        renew_locks(self, "_lock")
         self._chunks: OrderedDict[int, Future[_Chunk]] = OrderedDict()
         self._pool: ThreadPoolExecutor | None = None
         self._reader = LayoutReader(

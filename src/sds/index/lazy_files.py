@@ -19,7 +19,6 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from sds.errors import SdsError, SourceError
-from sds.forks import renew_locks
 from sds.index.formats import Format
 from sds.index.listing import file_version
 from sds.index.readers import plain_table
@@ -174,7 +173,6 @@ class ParquetPart:
         self._keeps_place = keeps_place
         self._open_remote = open_remote
         self._lock = threading.Lock()
-        renew_locks(self, "_lock")
         self._starts = np.cumsum([0, *footer.group_rows])
         url = footer.url
         check_version(url, footer.version)

@@ -23,7 +23,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from sds.errors import ObjectNotFound, OptionError, SourceError, SourceNotFound
-from sds.forks import renew_locks
 from sds.index.gather import common_folder, rebase
 from sds.index.lazy_files import Footer, ParquetPart, Part, read_footer
 from sds.index.lazy_lines import find_lines
@@ -223,7 +222,6 @@ class LayoutReader:
         self._schema = pa.schema([layout.schema.field(name) for name in columns])
         self._open_remote = open_remote
         self._lock = threading.Lock()
-        renew_locks(self, "_lock")
         self._files: OrderedDict[int, Part] = OrderedDict()
 
     def read(self, start: int, stop: int) -> pa.Table:

@@ -15,7 +15,6 @@ import numpy as np
 import pyarrow as pa
 
 from sds.errors import SdsError
-from sds.forks import renew_locks
 from sds.index.lazy_files import Footer, changed, check_version, damaged, no_columns, read_range
 from sds.index.readers import plain_table
 from sds.index.records import read_json_as
@@ -104,7 +103,6 @@ class TextPart:
         self._open_remote = open_remote
         self._keeps_place = keeps_place
         self._lock = threading.Lock()
-        renew_locks(self, "_lock")
         self._held: tuple[int, pa.Table] | None = None  # rows from this number on
         self._starts = np.cumsum([0, *footer.group_rows])
         self._offsets = np.frombuffer(footer.lines.offsets, np.int64)

@@ -67,9 +67,14 @@ class _Room:
         self.piece = piece
         self.array: npt.NDArray[Any] = piece.view(dtype).view(num_samples, *shape).numpy()  # [b, ...]
         self.rows = tuple(map(torch.from_numpy, self.array))
-        self.singles = tuple(map(torch.from_numpy, self.array[:, None]))  # [1, ...] each
         self.lent = bytearray(num_samples)
         self.form = form
+        self._singles: tuple[torch.Tensor, ...] = ()  # [1, ...] each, made for all when the first is lent
+
+    def place(self, k: int) -> Place:
+        """The memory of a sample, for whoever writes there."""
+        singles = self._singles = self._singles or tuple(map(torch.from_numpy, self.array[:, None]))
+        return Place(self.rows[k], singles[k])
 
 
 class Slab:
@@ -107,7 +112,7 @@ class Slab:
         if room.lent[place] and _is_held(_holders(room.rows[place])):
             return None
         room.lent[place] = True
-        return Place(room.rows[place], room.singles[place])
+        return room.place(place)
 
     def put(self, place: int, sample: Sample) -> Sample:
         """Another dict, with large tensors copied to their place; `settle` it when nobody here has the old one."""

@@ -123,9 +123,9 @@ class TestBeforeTheDownload:
 
         assert make(pre_download_transforms=[choose], transforms=[texts.read])[0]["txt"] == "text 030"
 
-    @pytest.mark.parametrize("wrong", [None, [{}, {}], 5])
+    @pytest.mark.parametrize("wrong", [None, [{}], 5])
     def test_it_returns_one_dict(self, make, wrong):
-        with pytest.raises(TransformError, match=r"returned (no dict|2 dicts|int)") as caught:
+        with pytest.raises(TransformError, match="returned no dict") as caught:
             make(pre_download_transforms=[lambda sample: wrong])[1]
         assert caught.value.key == "001"
 
