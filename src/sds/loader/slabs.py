@@ -69,12 +69,10 @@ class _Room:
         self.rows = tuple(map(torch.from_numpy, self.array))
         self.lent = bytearray(num_samples)
         self.form = form
-        self._singles: tuple[torch.Tensor, ...] = ()  # [1, ...] each, made for all when the first is lent
 
     def place(self, k: int) -> Place:
         """The memory of a sample, for whoever writes there."""
-        singles = self._singles = self._singles or tuple(map(torch.from_numpy, self.array[:, None]))
-        return Place(self.rows[k], singles[k])
+        return Place(self.rows[k], self.array[k])
 
 
 class Slab:

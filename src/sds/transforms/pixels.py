@@ -72,16 +72,20 @@ def resample(image: npt.NDArray[Any], size: tuple[int, int], mode: str, field: s
         sheet = scratch("cut", pixels.shape, pixels.dtype)
         sheet.pixels[...] = pixels
     if mode in _ANTIALIASED:
-        place = place_for(field, (len(image), *size), sheet.batch.dtype) if field is not None else None
-        if place is not None:
-            _ANTIALIASED[mode](sheet.batch, size, False, None, None, out=place.batch)
-            return place.tensor
-        resized = _ANTIALIASED[mode](sheet.batch, size, False, None, None)  # [1, c, *size]
-    elif mode == "nearest":
-        resized = interpolate(sheet.batch, size, mode="nearest-exact")
+        # [h, w, c] first: that and NumPy's copy take four fifths of the time in which torch writes [c, h, w] itself
+        resized = scratch("resized", (*size, len(image)), pixels.dtype)
+        _ANTIALIASED[mode](sheet.batch, size, False, None, None, out=resized.batch)
+        made = resized.pixels.transpose(2, 0, 1)  # [c, *size]
+        place = place_for(field, made.shape, resized.batch.dtype) if field is not None else None
+        if place is None:
+            return torch.from_numpy(np.array(made, order="C"))
+        place.array[...] = made
+        return place.tensor
+    if mode == "nearest":
+        resampled = interpolate(sheet.batch, size, mode="nearest-exact")  # [1, c, *size]
     else:
-        resized = interpolate(sheet.batch, size, mode=mode, antialias=True)
-    return contiguous(torch.from_numpy(resized.numpy()[0]))  # NumPy's view: torch's would let go of Python
+        resampled = interpolate(sheet.batch, size, mode=mode, antialias=True)
+    return contiguous(torch.from_numpy(resampled.numpy()[0]))  # NumPy's view: torch's would let go of Python
 
 
 def check_interpolation(mode: str) -> str:

@@ -8,18 +8,19 @@ is copied when the sample is done.
 from __future__ import annotations
 
 import threading
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
+import numpy.typing as npt
 import torch
 
 __all__ = ["Lender", "Place", "lend_from", "place_for"]
 
 
 class Place(NamedTuple):
-    """Memory for one tensor, twice: as it is, and [1, ...] as a batch of one, which is what torch's kernels write."""
+    """Memory for one tensor, and the same memory as an array, to be written to."""
 
     tensor: torch.Tensor
-    batch: torch.Tensor
+    array: npt.NDArray[Any]
 
 
 class Lender(Protocol):

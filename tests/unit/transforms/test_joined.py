@@ -111,14 +111,14 @@ class Lends:
 
     def __init__(self, form):
         self.form = form
-        self.place = torch.zeros((1, *form[0]), dtype=form[1])
+        self.place = torch.zeros(form[0], dtype=form[1])
         self.num = 0
 
     def lend(self, field, shape, dtype):
         if (field, shape, dtype) != ("x", *self.form):
             return None
         self.num += 1
-        return Place(self.place[0], self.place)
+        return Place(self.place, self.place.numpy())
 
 
 @pytest.mark.parametrize("mode", ["bilinear", "bicubic"])

@@ -55,6 +55,19 @@ def test_agrees_with_pillow_within_one_level(mode, size, target) -> None:
         assert difference.mean() < 0.3 and difference.max() <= (1 if mode == "bilinear" else 8)
 
 
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+@pytest.mark.parametrize("num_channels", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("target", [(20, 24), (90, 108)])
+def test_any_number_of_channels_is_what_torch_makes_in_memory_of_its_own(mode, dtype, num_channels, target) -> None:
+    images = [(torch.rand(num_channels, 50, 60) * 255).to(dtype) for _ in range(2)]
+    found = [resize(image, target, interpolation_mode=mode) for image in images]
+    for image, resized in zip(images, found, strict=True):  # the second has not overwritten the first
+        last = image[None].contiguous(memory_format=torch.channels_last)
+        expected = torch.nn.functional.interpolate(last, target, mode=mode, antialias=True)[0]
+        assert resized.is_contiguous() and torch.equal(resized, expected)
+
+
 def test_the_centre_is_cropped_to_the_targets_aspect() -> None:
     assert crop_to_aspect((375, 500), (256, 256)) == (0, 62, 375, 375)
     assert crop_to_aspect((500, 375), (256, 256)) == (62, 0, 375, 375)
