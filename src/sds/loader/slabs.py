@@ -8,6 +8,7 @@ any more is used again. What does not fit (another shape, another device) stays.
 
 from __future__ import annotations
 
+import ctypes
 import sys
 import threading
 from collections.abc import Callable
@@ -52,7 +53,9 @@ class Slabs:
     def piece(self, num_bytes: int) -> torch.Tensor:
         """So many bytes: [n] uint8, with anything in them."""
         if self.is_shared:
-            return torch.empty(0, dtype=torch.uint8).set_(torch.UntypedStorage._new_shared(num_bytes))  # type: ignore[no-untyped-call]
+            storage = torch.UntypedStorage._new_shared(num_bytes)  # type: ignore[no-untyped-call]
+            _populate(storage)
+            return torch.empty(0, dtype=torch.uint8).set_(storage)
         return self._spare.take(num_bytes)
 
 
@@ -68,6 +71,7 @@ class _Room:
         self.array: npt.NDArray[Any] = piece.view(dtype).view(num_samples, *shape).numpy()  # [b, ...]
         self.rows = tuple(map(torch.from_numpy, self.array))
         self.lent = bytearray(num_samples)
+        self.is_there = bytearray(num_samples)  # whether what was lent is in its sample
         self.form = form
 
     def place(self, k: int) -> Place:
@@ -92,9 +96,13 @@ class Slab:
         """The pieces."""
         return [room.piece for room in self._rooms.values()]
 
-    @property
     def kept(self) -> list[torch.Tensor]:
-        """Pieces of which a transform has a part: no batch may lie there."""
+        """Pieces of which a transform has a part: no batch may lie there. Ask when the samples are made."""
+        for field, room in self._rooms.items():
+            lent = [k for k, is_lent in enumerate(room.lent) if is_lent]
+            # by number: a name for the row would count as one who has it
+            if any(_is_held(_holders(room.rows[k]), by_sample=bool(room.is_there[k])) for k in lent):
+                self._keep_apart(field)
         return [room.piece for field, room in self._rooms.items() if field in self._kept]
 
     def lend(self, place: int, field: str, shape: tuple[int, ...], dtype: torch.dtype) -> Place | None:
@@ -113,38 +121,23 @@ class Slab:
         return room.place(place)
 
     def put(self, place: int, sample: Sample) -> Sample:
-        """Another dict, with large tensors copied to their place; `settle` it when nobody here has the old one."""
+        """Another dict, with large tensors in their place: what is not there yet is copied."""
         placed = dict(sample)
         for field, value in sample.items():
             room = self._rooms.get(field)
-            if room is not None and room.lent[place]:
+            if room is not None and value is room.rows[place]:
+                room.is_there[place] = True
                 continue
+            if room is not None and room.lent[place] and _is_held(_holders(room.rows[place])):
+                self._keep_apart(field)  # who has it would find another picture there
             array = as_array(value, _LEAST) if field not in self._uneven else None
             if array is not None:
                 room = room or self._room(field, (array.shape, value.dtype))
                 if room is not None and room.form == (array.shape, value.dtype):
                     room.array[place] = array
-                    placed[field] = room.rows[place]
+                    placed[field], room.is_there[place] = room.rows[place], True
                 else:
                     self._be_uneven(field)
-        return placed
-
-    def settle(self, place: int, placed: Sample) -> Sample:
-        """The sample, when its transforms are past: what one of them keeps of it is no part of the batch."""
-        for field, room in [*self._rooms.items()]:  # at once: another thread may add to them
-            if room.lent[place]:
-                is_there = placed.get(field) is room.rows[place]
-                if _is_held(_holders(room.rows[place]), by_sample=is_there):
-                    self._keep_apart(field)
-                    if is_there:
-                        placed[field] = room.rows[place].clone()
-                elif not is_there:  # another tensor came of it
-                    array = as_array(placed.get(field))
-                    if array is not None and (array.shape, placed[field].dtype) == room.form:
-                        room.array[place] = array
-                        placed[field] = room.rows[place]
-                    else:
-                        self._be_uneven(field)
         return placed
 
     def leave(self, place: int) -> None:
@@ -189,6 +182,19 @@ class Berth:
     def lend(self, field: str, shape: tuple[int, ...], dtype: torch.dtype) -> Place | None:
         """Memory for a field of the sample that is being made."""
         return self._slab.lend(self.place, field, shape, dtype)
+
+
+_POPULATE_WRITE = 23  # of madvise, since Linux 5.14
+
+
+def _populate(storage: torch.UntypedStorage) -> None:
+    """Lets the kernel give all pages at once: one by one, as they are written to, they take several times as long.
+
+    A kernel that knows nothing of it says no, and all is as before.
+    """
+    if sys.platform == "linux":
+        start = storage.data_ptr()  # where a page begins: it is a mapping of its own
+        ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(storage.nbytes()), _POPULATE_WRITE)
 
 
 # how many tensors have a storage: without it nobody can tell, and nothing is lent

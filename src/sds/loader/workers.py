@@ -7,6 +7,7 @@ does not end by itself: the files that its last batches name are its to hold whi
 
 from __future__ import annotations
 
+import gc
 import io
 import pickle
 import threading
@@ -200,6 +201,7 @@ class StepStream(IterableDataset[Envelope]):
 
     def _steps(self) -> Iterator[Envelope]:
         worker, num_workers = worker_identity()
+        gc.freeze()  # what was there before: to look for garbage in it would copy the parent's memory, page by page
         self._feed.follow()
         if self._log is not None:
             self._log.install(worker)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import resource
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -172,10 +176,10 @@ class TestLending:
             berth.place = k
             lend_from(berth)
             try:
-                placed.append(slab.settle(k, slab.put(k, make(k))))
+                placed.append(slab.put(k, make(k)))
             finally:
                 lend_from(None)
-        batch = collate(placed, own=slab.memory, kept=slab.kept)
+        batch = collate(placed, own=slab.memory, kept=slab.kept())
         return batch["x"], slab.memory[0].data_ptr()
 
     @staticmethod
@@ -288,9 +292,8 @@ class TestLending:
                 tensor, _ = self.write(k)
                 placed.append(slab.put(k, {"x": tensor, "y": tensor}))
                 del tensor
-                slab.settle(k, placed[-1])
                 lend_from(None)
-            batch = collate(placed, own=slab.memory, kept=slab.kept)
+            batch = collate(placed, own=slab.memory, kept=slab.kept())
             batch["x"].zero_()
             assert batch["y"][:, 0, 0, 0].tolist() == [0, 10]
 
@@ -308,6 +311,13 @@ class TestLending:
         for _ in range(2):
             batch, start = self.step(slabs, lambda k: {"x": self.write(k)[0]})
             assert batch.is_shared() and batch.data_ptr() == start
+
+    @pytest.mark.skipif(sys.platform != "linux", reason="asks Linux for pages")
+    def test_memory_for_other_processes_has_all_its_pages_at_once(self):
+        piece = Slabs(is_shared=True).piece(256 * 4096)
+        before = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
+        piece.fill_(1)
+        assert resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - before < 64
 
     @pytest.mark.parametrize(
         "fails", [MemoryError, OSError("no room left in /dev/shm"), RuntimeError("unable to mmap")]
@@ -440,3 +450,13 @@ def test_what_lies_deeper_is_not_taken_for_the_batch(tmp_path):
             if "deep" in batch:
                 batch["deep"]["a"].zero_()
     assert len(kept) >= 12 and all(torch.equal(image, inner["a"]) for image, inner in kept)
+
+
+def count_frozen(sample):
+    return {"frozen": gc.get_freeze_count()}
+
+
+def test_a_worker_does_not_look_for_garbage_in_what_its_parent_had(make):
+    with make(transforms=[count_frozen]) as dataset, sds.StreamingDataLoader(dataset, 4, num_workers=1) as loader:
+        assert min(next(iter(loader))["frozen"]) > 10_000
+    assert gc.get_freeze_count() == 0
