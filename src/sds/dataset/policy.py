@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import traceback
 from collections.abc import Sequence
 
 from sds.dataset.options import FailureOptions
@@ -65,6 +66,7 @@ class FailurePolicy:
             log.warning(told, row.key, error.message)
         else:
             log.debug("sample %s failed: %s", row.key, error.message)
+        _drop_locals(error)
         self.check()
 
     def record(self, failures: Sequence[Failure], num_attempts: int, first: SdsError | None = None) -> None:
@@ -129,6 +131,13 @@ class FailurePolicy:
         )
         error.__cause__ = self._first
         return error
+
+
+def _drop_locals(error: BaseException | None) -> None:
+    """The first error is kept; what its functions worked on, images and the memory of their batch, is not."""
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
 
 
 def everything_dropped(num_dropped: int, num_attempts: int) -> TransformError:

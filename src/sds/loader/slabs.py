@@ -9,15 +9,15 @@ any more is used again. What does not fit (another shape, another device) stays.
 from __future__ import annotations
 
 import ctypes
+import mmap
 import sys
 import threading
-from collections.abc import Callable
 from typing import Any, TypeAlias
 
-import numpy as np
 import numpy.typing as npt
 import torch
 
+from sds.loader.holders import CAN_TELL, is_held
 from sds.tensors.spare import Spare
 from sds.transforms.places import Place
 from sds.types import Sample
@@ -29,6 +29,8 @@ _DTYPES = {
     *(torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool),
     *(torch.float16, torch.float32, torch.float64, torch.complex64, torch.complex128),
 }
+_libc = ctypes.CDLL(None)
+_POPULATE_WRITE = 23  # of madvise, since Linux 5.14
 _Form: TypeAlias = tuple[tuple[int, ...], torch.dtype]  # shape and dtype of one sample's tensor
 
 
@@ -50,13 +52,17 @@ class Slabs:
         """Memory for the next step."""
         return Slab(num_samples, self, stream)
 
-    def piece(self, num_bytes: int) -> torch.Tensor:
-        """So many bytes: [n] uint8, with anything in them."""
-        if self.is_shared:
-            storage = torch.UntypedStorage._new_shared(num_bytes)  # type: ignore[no-untyped-call]
+    def piece(self, num_bytes: int, *, is_sure: bool = False) -> torch.Tensor:
+        """So many bytes: [n] uint8, with anything in them.
+
+        `is_sure`: all of them will be written to.
+        """
+        if not self.is_shared:
+            return self._spare.take(num_bytes)
+        storage = torch.UntypedStorage._new_shared(num_bytes)  # type: ignore[no-untyped-call]
+        if is_sure and sys.platform == "linux":
             _populate(storage)
-            return torch.empty(0, dtype=torch.uint8).set_(storage)
-        return self._spare.take(num_bytes)
+        return torch.empty(0, dtype=torch.uint8).set_(storage)
 
 
 class _Room:
@@ -71,7 +77,7 @@ class _Room:
         self.array: npt.NDArray[Any] = piece.view(dtype).view(num_samples, *shape).numpy()  # [b, ...]
         self.rows = tuple(map(torch.from_numpy, self.array))
         self.lent = bytearray(num_samples)
-        self.is_there = bytearray(num_samples)  # whether what was lent is in its sample
+        self.is_there = bytearray(num_samples)  # which rows are in their samples
         self.form = form
 
     def place(self, k: int) -> Place:
@@ -96,12 +102,12 @@ class Slab:
         """The pieces."""
         return [room.piece for room in self._rooms.values()]
 
-    def kept(self) -> list[torch.Tensor]:
-        """Pieces of which a transform has a part: no batch may lie there. Ask when the samples are made."""
+    def find_kept(self) -> list[torch.Tensor]:
+        """Pieces of which a transform has a part: no batch may lie there. Call it when the samples are made."""
         for field, room in self._rooms.items():
-            lent = [k for k, is_lent in enumerate(room.lent) if is_lent]
-            # by number: a name for the row would count as one who has it
-            if any(_is_held(_holders(room.rows[k]), by_sample=bool(room.is_there[k])) for k in lent):
+            if any(
+                is_lent and is_held(room.rows, k, num_known=room.is_there[k]) for k, is_lent in enumerate(room.lent)
+            ):
                 self._keep_apart(field)
         return [room.piece for field, room in self._rooms.items() if field in self._kept]
 
@@ -110,12 +116,12 @@ class Slab:
         name = self._stream, field
         if self._slabs.forms.get(name) != (shape, dtype) or name in self._slabs.apart or field in self._uneven:
             return None
-        if _num_uses is None:
+        if not CAN_TELL:  # whether somebody keeps it
             return None
         room = self._rooms.get(field) or self._room(field, (shape, dtype))
         if room is None or room.form != (shape, dtype):
             return None
-        if room.lent[place] and _is_held(_holders(room.rows[place])):
+        if room.lent[place] and is_held(room.rows, place):
             return None
         room.lent[place] = True
         return room.place(place)
@@ -128,7 +134,7 @@ class Slab:
             if room is not None and value is room.rows[place]:
                 room.is_there[place] = True
                 continue
-            if room is not None and room.lent[place] and _is_held(_holders(room.rows[place])):
+            if room is not None and room.lent[place] and is_held(room.rows, place):
                 self._keep_apart(field)  # who has it would find another picture there
             array = as_array(value, _LEAST) if field not in self._uneven else None
             if array is not None:
@@ -140,19 +146,14 @@ class Slab:
                     self._be_uneven(field)
         return placed
 
-    def leave(self, place: int) -> None:
-        """What became of a sample has other places than its own: what was lent may be anywhere."""
-        for field, room in [*self._rooms.items()]:
-            if room.lent[place]:
-                self._keep_apart(field)
-
     def _room(self, field: str, form: _Form) -> _Room | None:
         name = self._stream, field
         with self._lock:
             if field not in self._rooms and name not in self._slabs.uneven:
                 shape, dtype = form
+                is_sure = self._slabs.forms.get(name) == form  # as in the last batch
                 try:
-                    piece = self._slabs.piece(self._num * torch.Size(shape).numel() * dtype.itemsize)
+                    piece = self._slabs.piece(self._num * torch.Size(shape).numel() * dtype.itemsize, is_sure=is_sure)
                 except (MemoryError, OSError, RuntimeError):  # no fault of the sample's: who sends the batch says so
                     return None
                 self._rooms[field] = _Room(piece, self._num, form)
@@ -184,42 +185,10 @@ class Berth:
         return self._slab.lend(self.place, field, shape, dtype)
 
 
-_POPULATE_WRITE = 23  # of madvise, since Linux 5.14
-
-
-def _populate(storage: torch.UntypedStorage) -> None:
-    """Lets the kernel give all pages at once: one by one, as they are written to, they take several times as long.
-
-    A kernel that knows nothing of it says no, and all is as before.
-    """
-    if sys.platform == "linux":
-        start = storage.data_ptr()  # where a page begins: it is a mapping of its own
-        ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(storage.nbytes()), _POPULATE_WRITE)
-
-
-# how many tensors have a storage: without it nobody can tell, and nothing is lent
-_num_uses: Callable[[int], int] | None = getattr(torch._C, "_storage_Use_Count", None)
-
-
-def _holders(row: torch.Tensor) -> tuple[int, int, int]:
-    """How many have a tensor, its storage (other tensors and views of it), and that storage's object."""
-    storage = row.untyped_storage()
-    return sys.getrefcount(row), _num_uses(storage._cdata) if _num_uses else 0, sys.getrefcount(storage)
-
-
-_rows = (torch.from_numpy(np.zeros(1)),)
-_FREE = _holders(_rows[0])  # whoever counts, and the tuple
-
-
-def _is_held(holders: tuple[int, int, int], *, by_sample: bool = False) -> bool:
-    """Whether anybody has a row, or a view of it, beside its room and (if so) its sample."""
-    tensor, storage, wrapped = holders
-    return (tensor - by_sample, storage, wrapped) != _FREE
-
-
 def has_memory(value: torch.Tensor) -> bool:
-    """Whether a tensor is a plain one over memory of this machine."""
-    return type(value) is torch.Tensor and value.device.type == "cpu" and value.layout == torch.strided
+    """Whether a tensor is a plain one over memory of this machine, and nothing but its values counts."""
+    is_plain = type(value) is torch.Tensor and not value.requires_grad
+    return is_plain and value.device.type == "cpu" and value.layout == torch.strided
 
 
 def as_array(value: Any, least: int = 0) -> npt.NDArray[Any] | None:
@@ -233,3 +202,13 @@ def as_array(value: Any, least: int = 0) -> npt.NDArray[Any] | None:
         return value.numpy() if value.nbytes >= least else None
     except (RuntimeError, TypeError):  # it is elsewhere, part of a graph, or not what its memory holds
         return None
+
+
+def _populate(storage: torch.UntypedStorage) -> None:
+    """Lets the kernel give all pages at once: one by one, as they are written to, they take several times as long.
+
+    A kernel that knows nothing of it says no, and one that has too few says so when they are written to.
+    """
+    start = storage.data_ptr()
+    page = start // mmap.PAGESIZE * mmap.PAGESIZE
+    _libc.madvise(ctypes.c_void_p(page), ctypes.c_size_t(storage.nbytes() + start - page), _POPULATE_WRITE)

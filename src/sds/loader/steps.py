@@ -106,8 +106,6 @@ class StepJob(msgspec.Struct):
                 made = slot.delivery.fill(slot.job, slot.ticket, held)
                 if self.slab is not None and len(made) == 1:
                     made = [self.slab.put(k, made[0])]
-                elif self.slab is not None:
-                    self.slab.leave(k)
                 samples += made
                 if is_shared:
                     slot.ticket.hand_to(None)
@@ -200,7 +198,7 @@ def finish_step(step: StepJob, samples: list[Sample], held: list[Ticket]) -> Bat
         samples = step.slots[0].stand_in(held)
     start = time.perf_counter()
     try:
-        own, kept = step.memory, step.slab.kept() if step.slab is not None else ()
+        own, kept = step.memory, step.slab.find_kept() if step.slab is not None else ()
         batch = collate(samples, own=own, kept=kept) if own else step.collate(samples)
     except SdsError:
         raise

@@ -192,6 +192,7 @@ class StepStream(IterableDataset[Envelope]):
         self._num_held = num_held
         self._recorder: Recorder | None = None
         self._log = log
+        self._is_frozen = False
 
     def __iter__(self) -> Iterator[Envelope]:
         try:
@@ -201,7 +202,9 @@ class StepStream(IterableDataset[Envelope]):
 
     def _steps(self) -> Iterator[Envelope]:
         worker, num_workers = worker_identity()
-        gc.freeze()  # what was there before: to look for garbage in it would copy the parent's memory, page by page
+        if not self._is_frozen:
+            self._is_frozen = True
+            gc.freeze()  # what the parent had: to look for garbage in it would copy its memory, page by page
         self._feed.follow()
         if self._log is not None:
             self._log.install(worker)

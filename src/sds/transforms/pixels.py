@@ -72,20 +72,24 @@ def resample(image: npt.NDArray[Any], size: tuple[int, int], mode: str, field: s
         sheet = scratch("cut", pixels.shape, pixels.dtype)
         sheet.pixels[...] = pixels
     if mode in _ANTIALIASED:
-        # [h, w, c] first: that and NumPy's copy take four fifths of the time in which torch writes [c, h, w] itself
-        resized = scratch("resized", (*size, len(image)), pixels.dtype)
-        _ANTIALIASED[mode](sheet.batch, size, False, None, None, out=resized.batch)
-        made = resized.pixels.transpose(2, 0, 1)  # [c, *size]
-        place = place_for(field, made.shape, resized.batch.dtype) if field is not None else None
-        if place is None:
-            return torch.from_numpy(np.array(made, order="C"))
-        place.array[...] = made
-        return place.tensor
+        return _antialiased(sheet, size, mode, field)
     if mode == "nearest":
-        resampled = interpolate(sheet.batch, size, mode="nearest-exact")  # [1, c, *size]
+        resized = interpolate(sheet.batch, size, mode="nearest-exact")  # [1, c, *size]
     else:
-        resampled = interpolate(sheet.batch, size, mode=mode, antialias=True)
-    return contiguous(torch.from_numpy(resampled.numpy()[0]))  # NumPy's view: torch's would let go of Python
+        resized = interpolate(sheet.batch, size, mode=mode, antialias=True)
+    return contiguous(torch.from_numpy(resized.numpy()[0]))  # NumPy's view: torch's would let go of Python
+
+
+def _antialiased(sheet: Sheet, size: tuple[int, int], mode: str, field: str | None) -> torch.Tensor:
+    """Resized as [h, w, c], then copied: that takes four fifths of the time in which torch writes [c, h, w] itself."""
+    resized = scratch("resized", (*size, sheet.pixels.shape[2]), sheet.pixels.dtype)
+    _ANTIALIASED[mode](sheet.batch, size, False, None, None, out=resized.batch)
+    pixels = resized.pixels.transpose(2, 0, 1)  # [c, *size]
+    place = None if field is None else place_for(field, pixels.shape, resized.batch.dtype)
+    if place is None:
+        return torch.from_numpy(np.array(pixels, order="C"))
+    place.array[...] = pixels
+    return place.tensor
 
 
 def check_interpolation(mode: str) -> str:

@@ -27,7 +27,7 @@ class Lender(Protocol):
     """Whoever has places for the sample that this thread makes."""
 
     def lend(self, field: str, shape: tuple[int, ...], dtype: torch.dtype) -> Place | None:
-        """A place that nobody was lent before, or None."""
+        """A place that nobody has, or None."""
 
 
 class _Here(threading.local):

@@ -91,12 +91,12 @@ class ResizeImage(SampleTransform):
         return sample
 
     def of_pixels(self, sample: Sample, pixels: npt.NDArray[Any]) -> torch.Tensor:
-        """What becomes of an image [h, w, c], in memory of its own: [c, *target]."""
+        """What becomes of an image [h, w, c]: [c, *target], in its place in the batch or in memory of its own."""
         height, width, _ = pixels.shape
         return self._resized(sample, pixels.transpose(2, 0, 1), self._target(sample, (height, width)))
 
     def _resized(self, sample: Sample, image: npt.NDArray[Any], target: tuple[int, int]) -> torch.Tensor:
-        """An image [c, h, w] -> [c, *target], contiguous, in memory of its own."""
+        """An image [c, h, w] -> [c, *target], contiguous, in memory that nobody else has."""
         if self._fit == "pad":
             return self._padded(image, target)
         _, height, width = image.shape

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
+
+import numpy as np
 import pytest
 
 import sds
@@ -42,6 +45,21 @@ def test_leaving_a_loop_early_counts_no_failures(make, caplog):
         with sds.StreamingDataLoader(dataset, 2, num_threads=4) as loader:
             next(iter(loader))
         assert dataset.quarantine() == [] and not caplog.records
+
+
+def test_what_a_failed_transform_worked_on_is_not_kept_with_its_error(make):
+    seen = []
+
+    def fail(sample):
+        image = np.zeros(1000)
+        seen.append(weakref.ref(image))
+        raise ValueError(image.shape) from KeyError(sample["__sample_key__"])
+
+    dataset = make(transforms=[fail], max_failures=100)
+    with pytest.raises(TooManyFailures) as caught:  # all of them fail
+        list(dataset)
+    assert len(seen) == 40 and not any(image() is not None for image in seen)
+    assert isinstance(caught.value.__cause__.__cause__, ValueError)
 
 
 class TestABareIteration:

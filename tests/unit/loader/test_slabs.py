@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import platform
 import resource
 import sys
 
@@ -179,7 +180,7 @@ class TestLending:
                 placed.append(slab.put(k, make(k)))
             finally:
                 lend_from(None)
-        batch = collate(placed, own=slab.memory, kept=slab.kept())
+        batch = collate(placed, own=slab.memory, kept=slab.find_kept())
         return batch["x"], slab.memory[0].data_ptr()
 
     @staticmethod
@@ -293,7 +294,7 @@ class TestLending:
                 placed.append(slab.put(k, {"x": tensor, "y": tensor}))
                 del tensor
                 lend_from(None)
-            batch = collate(placed, own=slab.memory, kept=slab.kept())
+            batch = collate(placed, own=slab.memory, kept=slab.find_kept())
             batch["x"].zero_()
             assert batch["y"][:, 0, 0, 0].tolist() == [0, 10]
 
@@ -314,10 +315,25 @@ class TestLending:
 
     @pytest.mark.skipif(sys.platform != "linux", reason="asks Linux for pages")
     def test_memory_for_other_processes_has_all_its_pages_at_once(self):
-        piece = Slabs(is_shared=True).piece(256 * 4096)
-        before = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
-        piece.fill_(1)
-        assert resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - before < 64
+        def faults(is_sure):
+            array = Slabs(is_shared=True).piece(1024 * 4096, is_sure=is_sure).numpy()
+            before = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
+            array[...] = 1
+            return resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - before
+
+        if tuple(map(int, platform.release().split(".")[:2])) < (5, 14):
+            pytest.skip("this kernel gives them one by one")
+        assert faults(is_sure=False) > 256 > faults(is_sure=True)
+
+    def test_memory_of_which_little_may_be_used_is_not_taken_from_others(self, monkeypatch):
+        slabs, asked = Slabs(is_shared=True), []
+        given = slabs.piece
+        monkeypatch.setattr(
+            slabs, "piece", lambda num_bytes, *, is_sure: asked.append(is_sure) or given(num_bytes, is_sure=is_sure)
+        )
+        for _ in range(2):
+            self.step(slabs, lambda k: {"x": self.write(k)[0]})
+        assert asked == [False, True]  # the second batch is like the first
 
     @pytest.mark.parametrize(
         "fails", [MemoryError, OSError("no room left in /dev/shm"), RuntimeError("unable to mmap")]
@@ -326,7 +342,7 @@ class TestLending:
         slabs = Slabs(is_shared=True)
         self.step(slabs, lambda k: {"x": self.write(k)[0]})
 
-        def piece(num_bytes):
+        def piece(num_bytes, *, is_sure):
             raise fails
 
         monkeypatch.setattr(slabs, "piece", piece)
@@ -357,6 +373,29 @@ class TestLending:
         batch, start = self.step(slabs, make)
         assert batch[:, 0, 0, 0].tolist() == [0, 10, 20] and batch.data_ptr() == start and not slabs.apart
 
+    def test_a_sample_that_is_dropped_gives_its_place_back(self):
+        slabs = Slabs()
+        self.step(slabs, lambda k: {"x": self.write(k)[0]})
+        slab = slabs.slab(2)
+        for k in range(2):
+            berth = Berth(slab)
+            berth.place = k
+            lend_from(berth)
+            assert self.write(k)[1]  # and nothing comes of it
+            lend_from(None)
+        assert slab.find_kept() == [] and not slabs.apart
+
+    def test_a_tensor_that_is_part_of_a_graph_stays_it(self):
+        def make(k):
+            place = place_for("x", (3, 80, 80), torch.float32)
+            tensor = torch.empty(3, 80, 80) if place is None else place.tensor
+            return {"x": tensor.fill_(10 * k)}
+
+        slabs = Slabs()
+        assert not self.step(slabs, make)[0].requires_grad
+        batch, _ = self.step(slabs, lambda k: {"x": make(k)["x"].requires_grad_()})
+        assert batch.requires_grad and batch[:, 0, 0, 0].tolist() == [0, 10, 20]
+
     def test_what_replaces_it_is_copied_there(self):
         slabs = Slabs()
         for _ in range(3):
@@ -375,6 +414,18 @@ def keep_in(kept, how):
     return keep
 
 
+class Capsule:
+    """A tensor on its way to another library."""
+
+    def __init__(self, capsule):
+        self.capsule = capsule
+
+    def __array__(self, dtype=None, copy=None):
+        tensor = torch.from_dlpack(self.capsule)
+        self.capsule = torch.to_dlpack(tensor)
+        return tensor.numpy()
+
+
 HOLDING = {
     "the dict": lambda sample: sample,
     "a list": lambda sample: [sample["image"]],
@@ -382,6 +433,7 @@ HOLDING = {
     "an array": lambda sample: sample["image"].numpy(),
     "the storage": lambda sample: sample["image"].untyped_storage(),
     "a memoryview": lambda sample: memoryview(sample["image"].numpy()),
+    "a capsule": lambda sample: Capsule(torch.to_dlpack(sample["image"])),
 }
 
 
@@ -457,6 +509,12 @@ def count_frozen(sample):
 
 
 def test_a_worker_does_not_look_for_garbage_in_what_its_parent_had(make):
-    with make(transforms=[count_frozen]) as dataset, sds.StreamingDataLoader(dataset, 4, num_workers=1) as loader:
-        assert min(next(iter(loader))["frozen"]) > 10_000
-    assert gc.get_freeze_count() == 0
+    before = gc.get_freeze_count()
+    with (
+        make(transforms=[count_frozen]) as dataset,
+        sds.StreamingDataLoader(dataset, 4, num_workers=1, persistent_workers=True) as loader,
+    ):
+        counts = [int(count) for _ in range(2) for batch in loader for count in batch["frozen"]]
+    assert counts[-1] > before + 10_000
+    assert counts == sorted(counts, reverse=True)  # once: what comes later may be garbage
+    assert gc.get_freeze_count() == before
