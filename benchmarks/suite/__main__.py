@@ -20,6 +20,7 @@ import statistics
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -60,7 +61,7 @@ def measure(bench: Bench, workload: ModuleType, repeats: int, timeout_s: float) 
                 continue
             try:
                 if case.prepare and not found[case.name]:
-                    run(case, timeout_s)
+                    run(replace(case, wipe=(*case.wipe, *case.fresh)), timeout_s)
                 before = bench.front.served() if bench.front else (0, 0)
                 figures = run(case, timeout_s)
             except Failed as error:

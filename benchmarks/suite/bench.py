@@ -71,6 +71,7 @@ class Bench:
             "ours",
             wipe=(dst,) if wipe else (),
             prepare=prepare,
+            fresh=(dst,) if prepare else (),
         )
 
     def limit(self, name: str, kind: str, /, **args: Any) -> Case:
@@ -113,6 +114,7 @@ class Bench:
                 self.venv.python,
                 wipe=(dst,) if wipe else (),
                 prepare=prepare,
+                fresh=(dst,) if prepare else (),
                 environment=self.environment if remote else {},
             )
         ]

@@ -10,11 +10,12 @@ import re
 from pathlib import Path
 from typing import Any
 
+from plots import bound_of
 from report import median, number, ordered, provenance, sorted_workloads, spread, write
 
 BELOW = "<!-- results -->"  # in benchmarks.md: what is below it is made
 BETWEEN = re.compile(r"(<!-- bench:(\w+) -->\n).*?(<!-- /bench -->)", re.DOTALL)
-LEAST_REPEATS = 3  # fewer have no spread to speak of
+LEAST_REPEATS = 5  # fewer have no spread to speak of
 
 
 def publish(out: Path, docs: Path) -> list[Path]:
@@ -26,12 +27,8 @@ def publish(out: Path, docs: Path) -> list[Path]:
     if not (out / "results.json").exists():
         raise SystemExit(f"there is no report in {out}: run `python benchmarks/suite` before, or say --out")
     results = json.loads((out / "results.json").read_text())
-    facts = results["facts"]
-    if facts["repeats"] < LEAST_REPEATS or not facts["peers"]:
-        raise SystemExit(
-            f"{facts['repeats']} repeats and {len(facts['peers'])} peers: what is published has at least "
-            f"{LEAST_REPEATS} repeats, and peers beside sds"
-        )
+    if why := unfit(results):
+        raise SystemExit(f"not published: {why}")
     for old in (docs / "assets").glob("bench-*.svg"):
         old.unlink()
     write(results, docs / "assets", assets="assets/")
@@ -44,6 +41,23 @@ def publish(out: Path, docs: Path) -> list[Path]:
         page.write_text(filled(page.read_text(), results, up))
         pages.append(page)
     return pages
+
+
+def unfit(results: dict[str, Any]) -> str | None:
+    """Why a report is not published; None if it may be. Results of several runs in one file are not one report."""
+    facts = results["facts"]
+    if facts["repeats"] < LEAST_REPEATS or not facts["peers"]:
+        return (
+            f"{facts['repeats']} repeats and {len(facts['peers'])} peers: what is published has at least "
+            f"{LEAST_REPEATS} repeats, and peers beside sds"
+        )
+    for name, found in results["workloads"].items():
+        most = max(map(len, found.values()), default=0)
+        if found and most != facts["repeats"]:
+            return f"{name} has {most} repeats where the report says {facts['repeats']}: measure everything in one run"
+    if not re.fullmatch(r"[\w.-]+", facts["commit"]):
+        return f"{facts['commit']!r} is not one commit: measure everything in one run"
+    return None
 
 
 def filled(text: str, results: dict[str, Any], up: str) -> str:
@@ -81,10 +95,10 @@ def sentence(workload: Any, results: dict[str, list[dict[str, Any]]]) -> str:
     if ours is None:
         return f"**{workload.TITLE}.**"
     words = f"**{workload.TITLE}**: {ours}: {told(ours)} {workload.UNIT}{spread(results[ours], workload.FIGURE)}"
-    limits = sorted((name for name in results if results[name][0]["kind"] == "limit"), key=lambda name: figure[name])
-    if limits:
-        share = figure[ours] / figure[limits[0]] if figure[limits[0]] else 0.0
-        words += f", {share:.0%} of what {limits[0]} make"
+    bound = bound_of({name: figure[name] for name in results if results[name][0]["kind"] == "limit"})
+    if bound:
+        share = figure[ours] / figure[bound] if figure[bound] else 0.0
+        words += f", {share:.0%} of what {bound} make"
     if "peer" in best:
         words += f". The fastest of the others that read these files: {best['peer']}, {told(best['peer'])}"
     if "shards" in best:

@@ -60,12 +60,17 @@ def ordered(workload: Any, results: dict[str, list[dict[str, Any]]]) -> list[str
 
 
 def table(workload: Any, results: dict[str, list[dict[str, Any]]]) -> list[str]:
-    """A row for each contender: the figure that counts with its spread, medians of the others, the ratio to sds."""
+    """A row for each contender: the figure that counts with its spread, medians of the others, the ratio to sds.
+
+    There is no ratio where a workload says that its rows do different work (`COMPARED` is False).
+    """
+    is_compared = getattr(workload, "COMPARED", True)
     ours = [name for name in results if results[name][0]["kind"] == "ours"]
     mine = median(results[ours[0]], workload.FIGURE) if ours else None
     columns = [key for key in workload.COLUMNS if any(median(runs, key) is not None for runs in results.values())]
-    heads = [HEADS.get(key, key).format(unit=workload.UNIT) for key in columns]
-    lines = [f"| | {' | '.join(heads)} | of sds |", f"|---|{'---|' * (len(heads) + 1)}"]
+    known = {**HEADS, **getattr(workload, "HEADS", {})}
+    heads = [known.get(key, key).format(unit=workload.UNIT) for key in columns] + ["of sds"] * is_compared
+    lines = [f"| | {' | '.join(heads)} |", f"|---|{'---|' * len(heads)}"]
     for name in ordered(workload, results):
         runs = results[name]
         cells = []
@@ -73,15 +78,27 @@ def table(workload: Any, results: dict[str, list[dict[str, Any]]]) -> list[str]:
             value = median(runs, key)
             cells.append("" if value is None else number(value) + (spread(runs, key) if key == workload.FIGURE else ""))
         figure = median(runs, workload.FIGURE)
-        ratio = f"{figure / mine:.2f}" if mine and figure is not None else ""
+        if is_compared:
+            cells.append(f"{figure / mine:.2f}" if mine and figure is not None else "")
         shown = {"ours": f"**{name}**", "limit": f"*{name}*", "shards": f"{name} †"}.get(runs[0]["kind"], name)
-        lines.append(f"| {shown} | {' | '.join(cells)} | {ratio} |")
+        lines.append(f"| {shown} | {' | '.join(cells)} |")
     return lines
 
 
 def provenance(facts: dict[str, Any]) -> str:
     """When, of what and on what."""
     return f"{facts['date']}, commit {facts['commit']}, {facts['cores']} cores, Python {facts['python']}"
+
+
+def incomplete(results: dict[str, Any]) -> list[str]:
+    """Notes on contenders that failed in some repeats and not in all."""
+    repeats = results["facts"]["repeats"]
+    return [
+        f"{workload}: {name}: {len(runs)} of its {repeats} repeats count"
+        for workload, found in results["workloads"].items()
+        for name, runs in found.items()
+        if 0 < len(runs) < repeats
+    ]
 
 
 def scrub(note: str) -> str:
@@ -113,8 +130,9 @@ def write(results: dict[str, Any], out: Path, assets: str = "") -> None:
         (out / plot_name).write_text(plot(workload, found, ordered(workload, found), number))
         lines += ["", f"## ({workload.NUMBER}) {workload.TITLE}", "", workload.ABOUT, "", *table(workload, found)]
         lines += ["", f"![{workload.TITLE}]({assets}{plot_name})"]
-    if results.get("notes"):
-        lines += ["", "## Left out", "", *(f"- {scrub(note)}" for note in dict.fromkeys(results["notes"]))]
+    notes = [*results.get("notes", ()), *incomplete(results)]
+    if notes:
+        lines += ["", "## Left out", "", *(f"- {scrub(note)}" for note in dict.fromkeys(notes))]
     (out / "report.md").write_text("\n".join(lines) + "\n")
 
 

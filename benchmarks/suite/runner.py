@@ -38,6 +38,7 @@ class Case:
         python: the interpreter.
         wipe: folders that are empty before each run.
         prepare: whether it runs once, unmeasured, before its first run: to fill its cache.
+        fresh: folders that are empty before that unmeasured run: a run that was killed may have left half a cache.
         environment: variables that it needs.
     """
 
@@ -48,6 +49,7 @@ class Case:
     python: str = sys.executable
     wipe: tuple[Path, ...] = ()
     prepare: bool = False
+    fresh: tuple[Path, ...] = ()
     environment: dict[str, str] = field(default_factory=dict)
 
 
@@ -167,4 +169,5 @@ class Watch:
                 os.kill(pid, 9)
             except OSError:
                 pass
-        return {"rss_mb": self._peak / 1e6, "cpu_s": sum(self._cpu_s.values())}
+        seen = {"rss_mb": self._peak / 1e6} if self._peak else {}  # a short run ends before the first look
+        return {**seen, "cpu_s": sum(self._cpu_s.values())}

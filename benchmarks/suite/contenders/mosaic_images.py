@@ -30,6 +30,8 @@ sys.meta_path.insert(0, Unused())
 
 import streaming  # noqa: E402
 
+SMALL_BLOCK = 1000  # samples that are shuffled together where the cache is small
+
 
 class Images(streaming.StreamingDataset):
     def __getitem__(self, index):
@@ -40,8 +42,13 @@ def make(args):
     if not args["endpoint"]:
         dataset = Images(local=args["source"], shuffle=True, batch_size=args["batch"])
     else:
-        more = {"cache_limit": args["cache_limit"]} if args.get("cache_limit") else {}
+        more = {}
+        if args.get("cache_limit"):
+            # by default a shuffle block spans all of this data, and a small cache is filled again for each batch
+            more = {"cache_limit": args["cache_limit"], "shuffle_block_size": SMALL_BLOCK}
         dataset = Images(remote=args["source"], local=args["dst"], shuffle=True, batch_size=args["batch"], **more)
+        for stream in dataset.streams:
+            stream._downloader.clean_up()  # forked workers would share its connection; each makes its own now
     return DataLoader(dataset, batch_size=args["batch"], num_workers=args["workers"])
 
 

@@ -13,6 +13,7 @@ ABOUT = (
 )
 FIGURE, UNIT, LOWER = "median_ms", "ms", True
 COLUMNS = ("median_ms", "p99_ms", "rss_mb")
+COMPARED = False  # rows and images
 
 
 def cases(bench):

@@ -7,6 +7,7 @@ TITLE = "Four epochs, a cache of half the data"
 ABOUT = "The least that can be downloaded is all of it once, and then half of it in each epoch."
 FIGURE, UNIT, LOWER = "downloaded_mb", "MB", True
 COLUMNS = ("downloaded_mb", "of_optimum", "steady", "rss_mb")
+HEADS = {"steady": "steady images/s"}
 
 
 def cases(bench):

@@ -8,6 +8,7 @@ ABOUT = (
 )
 FIGURE, UNIT = "steady", "images/s"
 COLUMNS = ("steady", "rss_mb", "cpu_ms_per_image", "overhead_us")
+COMPARED = False  # with and without decode
 
 
 def cases(bench):

@@ -57,7 +57,7 @@ class Ticket:
         self._link: Link | None = None
         self._counted = False
         self._is_over = False
-        self._others: list[Ticket] = []  # whose files were needed after all, and stay as long as these
+        self._others: tuple[Ticket, ...] = ()  # whose files were needed after all, and stay as long as these
 
     @property
     def urls(self) -> list[str]:
@@ -153,14 +153,14 @@ class Ticket:
 
     def hold(self, other: Ticket) -> None:
         """Keeps another ticket as long as this one; whoever waits for it is woken when this one is let go of."""
-        self._others.append(other)
+        self._others += (other,)
         if self._is_over:
             other.release()
 
     def drop(self, other: Ticket) -> None:
         """Lets go of a ticket that was kept."""
         other.release()
-        self._others = [each for each in self._others if each is not other]
+        self._others = tuple(each for each in self._others if each is not other)
 
     def hand_to(self, thread: int | None) -> None:
         """Says who lets go of the files in the end: a thread, or (None) whoever takes the batches they are for."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 from sds.errors import SdsError
@@ -20,7 +20,7 @@ class Pending:
         self.request = request
         self.reply: Any = None
         self.error: SdsError | None = None
-        self.trips: list[p.Trip] = []  # what stores were asked for, in vain or not
+        self.trips: Sequence[p.Trip] = ()  # what stores were asked for, in vain or not
         self.in_use = False
         self.holder: int | None = None  # the thread that lets go of it in the end; None: whoever takes the batches
         self.is_deferred = False  # the server waits for room before it begins

@@ -131,7 +131,7 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
         return f"Hello({self.options!r})"
 
 
-class Get(msgspec.Struct, frozen=True, tag="get"):
+class Get(msgspec.Struct, frozen=True, tag="get", gc=False):
     """Fetch these files into the cache, and keep them there until I release this id."""
 
     id: int
@@ -225,13 +225,13 @@ class Trip(NamedTuple):
     storage_class: str = "standard"
 
 
-class Got(msgspec.Struct, frozen=True, tag="got"):
+class Got(msgspec.Struct, frozen=True, tag="got", gc=False):
     """The files, as local paths, and what it took to have them."""
 
     id: int
     paths: list[str]
     counts: dict[str, int]
-    trips: list[Trip] = []
+    trips: tuple[Trip, ...] = ()
 
 
 class Parts(msgspec.Struct, frozen=True, tag="parts"):
@@ -261,13 +261,13 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
     kind: str
     message: str
     facts: dict[str, Any]
-    trips: list[Trip] = []
+    trips: tuple[Trip, ...] = ()
 
     @classmethod
     def of(cls, id: int, error: SdsError, trips: Sequence[Trip] = ()) -> Failed:
         """Puts one of our errors into words; a kind that only the server knows goes by the name of its base."""
         kind = next(each.__name__ for each in type(error).__mro__ if each.__name__ in errors.__all__)
-        return cls(id, kind, error.message, error.facts, [*trips])
+        return cls(id, kind, error.message, error.facts, tuple(trips))
 
     def error(self) -> SdsError:
         """The error again, on the other side."""

@@ -88,4 +88,4 @@ class Ticket:
         waited = [flight for flight in self.flights if flight.waited_s]
         if waited:  # for room
             self.counts |= {"waits": len(waited), "wait_ms": round(1000 * self.session.add_waits(waited))}
-        return p.Got(self.id, [entry.path for entry in self.entries if entry], self.counts, self.trips)
+        return p.Got(self.id, [entry.path for entry in self.entries if entry], self.counts, tuple(self.trips))
