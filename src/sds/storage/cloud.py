@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import obstore
 from obstore.exceptions import InvalidPathError
@@ -17,9 +17,11 @@ from sds.errors import IntegrityError, UnsupportedSource
 from sds.storage.checksums import digest_of_tag
 from sds.storage.credentials import MetadataProbe, provider_of, relies_on_machine
 from sds.storage.options import StoreOptions
-from sds.storage.rawlist import RawList
 from sds.storage.store import Body, Buffer, bare_tag
 from sds.types import ObjectInfo
+
+if TYPE_CHECKING:
+    from sds.storage.rawlist import RawList
 
 __all__ = ["CloudStore", "version_of"]
 
@@ -46,7 +48,9 @@ class CloudStore:
         self._is_web = is_web
         self._shown = f"{scheme}://{root}"
         self._tags_are_digests = scheme in ("s3", "gs")
-        self._raw: RawList | None = None  # lists what obstore cannot
+        self._root, self._settings, self._options = root, settings, options
+        self._provider: Any = None  # of credentials
+        self._is_s3 = scheme == "s3"
         self._probe: MetadataProbe | None = None  # asked first, if nobody but the machine can say who asks
         headers = options.headers(f"{scheme}://{root.rpartition('@')[2]}") if is_web else {}
         if headers:
@@ -59,13 +63,11 @@ class CloudStore:
             client["allow_http"] = endpoint.startswith("http://") or bool(settings.get("use_emulator"))
             if scheme == "s3" and options.endpoint("s3"):
                 settings.setdefault("endpoint", options.endpoint("s3"))
-            provider = provider_of(scheme, settings, options.environment)
-            if provider is not None:
-                shared["credential_provider"] = provider
+            self._provider = provider_of(scheme, settings, options.environment)
+            if self._provider is not None:
+                shared["credential_provider"] = self._provider
             elif relies_on_machine(scheme, settings, options.environment):
                 self._probe = MetadataProbe(settings.get("metadata_endpoint"))
-            if scheme == "s3":
-                self._raw = RawList(root, settings, options, provider)
             self._store = options.understood(scheme, lambda: _KINDS[scheme](root, config=settings, **shared))
 
     def _open_store(self) -> Any:
@@ -144,21 +146,32 @@ class CloudStore:
             for page in obstore.list(self._open_store(), prefix or None, chunk_size=1000):
                 yield [_info(meta) for meta in page]
         except InvalidPathError:  # of one object among them
-            if self._raw is None or not self._raw.is_possible:
+            raw = self._raw_list()
+            if raw is None:
                 raise
-            for raw in self._raw.pages(prefix):
-                yield raw.objects
+            for listed in raw.pages(prefix):
+                yield listed.objects
 
     def list_folder(self, prefix: str) -> tuple[list[str], list[ObjectInfo]]:
         """The folders and objects directly below a prefix."""
         try:
             found = obstore.list_with_delimiter(self._open_store(), prefix or None)
         except InvalidPathError:
-            if self._raw is None or not self._raw.is_possible:
+            raw = self._raw_list()
+            if raw is None:
                 raise
-            pages = list(self._raw.pages(prefix, "/"))
+            pages = list(raw.pages(prefix, "/"))
             return [each for page in pages for each in page.folders], [each for page in pages for each in page.objects]
         return [f"{p.rstrip('/')}/" for p in found["common_prefixes"]], [_info(meta) for meta in found["objects"]]
+
+    def _raw_list(self) -> RawList | None:
+        """What lists names that obstore cannot say, where there is such a thing."""
+        if not self._is_s3:
+            return None
+        from sds.storage.rawlist import RawList  # here: it needs urllib3, which takes as long to load as all the rest
+
+        raw = RawList(self._root, self._settings, self._options, self._provider)
+        return raw if raw.is_possible else None
 
     def put(self, key: str, data: Buffer) -> None:
         """Writes an object, whole."""

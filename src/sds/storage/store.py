@@ -139,15 +139,23 @@ class Stores:
             store = self._stores.get(identity)
             if store is None:
                 self._known.setdefault(options.identity(), options)  # it lives as long as its id is used
-                from sds.storage.cloud import CloudStore
-                from sds.storage.web import WebStore
-
-                kind: Any = WebStore if scheme in ("http", "https") else CloudStore
+                kind = _kind_of(scheme)
                 with _environment(options.environment):
                     store = self._stores[identity] = kind(scheme, root, options)
                 if len(self._stores) > _MAX_OPEN:
                     del self._stores[next(iter(self._stores))]  # whoever uses it still has it
             return store
+
+
+def _kind_of(scheme: str) -> Any:
+    """The class of a store; loaded when the first of its kind is opened, which keeps the start of a server short."""
+    if scheme in ("http", "https"):
+        from sds.storage.web import WebStore
+
+        return WebStore
+    from sds.storage.cloud import CloudStore
+
+    return CloudStore
 
 
 @contextmanager
