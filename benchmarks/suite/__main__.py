@@ -61,9 +61,9 @@ def measure(bench: Bench, workload: ModuleType, repeats: int, timeout_s: float) 
                 continue
             try:
                 if case.prepare and not found[case.name]:
-                    run(replace(case, wipe=(*case.wipe, *case.fresh)), timeout_s)
+                    run(replace(case, wipe=(*case.wipe, *case.fresh)), timeout_s, bench.patience_s)
                 before = bench.front.served() if bench.front else (0, 0)
-                figures = run(case, timeout_s)
+                figures = run(case, timeout_s, bench.patience_s)
             except Failed as error:
                 failed[case.name] = failed.get(case.name, 0) + 1
                 bench.notes.append(f"{workload.NAME}: {case.name} failed: {error}")

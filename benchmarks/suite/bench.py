@@ -8,7 +8,7 @@ from typing import Any
 
 from data import BUCKET, Images
 from front import Front
-from runner import Case
+from runner import PATIENCE_S, Case
 from venvs import Venv
 
 
@@ -31,6 +31,11 @@ class Bench:
     venv: Venv | None
     is_quick: bool = False
     notes: list[str] = field(default_factory=list)
+
+    @property
+    def patience_s(self) -> float:
+        """That what outlives a run has to end by itself; nobody looks at figures of a smoke run."""
+        return 0.2 if self.is_quick else PATIENCE_S
 
     @property
     def endpoint(self) -> str:
@@ -67,7 +72,7 @@ class Bench:
         return Case(
             name,
             script,
-            {"dst": str(dst), "batch": 64, "epochs": 1, "workers": 0, **args},
+            {"dst": str(dst), "num": self.images.num, "batch": 64, "epochs": 1, "workers": 0, **args},
             "ours",
             wipe=(dst,) if wipe else (),
             prepare=prepare,
@@ -79,6 +84,11 @@ class Bench:
         dst = self.dst(name)
         told = {"kind": kind, "dst": str(dst), "batch": 64, "bucket": BUCKET, **args}
         return Case(name, "bare.py", told, "limit", wipe=(dst,))
+
+    def decodes(self) -> list[Case]:
+        """Bare decodes: in threads, in threads by sds's own transforms, and in processes."""
+        kinds = ("decodes", "decodes, sds's way", "decodes, processes")
+        return [self.limit(f"bare {kind}", kind, list=str(self.images.lists / "files.txt")) for kind in kinds]
 
     def peer(
         self,
@@ -103,7 +113,15 @@ class Bench:
             self.notes.append(f"{name} is left out: {why}")
             return []
         dst = self.dst(name)
-        told = {"dst": str(dst), "batch": 64, "epochs": 1, "workers": 2, "bucket": BUCKET, **args}
+        told = {
+            "dst": str(dst),
+            "num": self.images.num,
+            "batch": 64,
+            "epochs": 1,
+            "workers": 2,
+            "bucket": BUCKET,
+            **args,
+        }
         told.setdefault("endpoint", self.endpoint if remote else "")
         return [
             Case(

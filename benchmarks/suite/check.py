@@ -75,7 +75,7 @@ def pairs(home: Path, images: Images, front: Front) -> dict[str, Pair]:
     def ours(name: str, program: str, **args: Any) -> dict[str, Any]:
         dst = home / "caches" / f"check-{name}"
         shutil.rmtree(dst, ignore_errors=True)
-        return {"program": program, "dst": str(dst), "batch": 64, "workers": 0, "kind": name, **args}
+        return {"program": program, "dst": str(dst), "num": images.num, "batch": 64, "workers": 0, "kind": name, **args}
 
     def limit(kind: str, **args: Any) -> dict[str, Any]:
         return ours(f"limit-{kind}", "bare", bucket=BUCKET, endpoint=front.endpoint, **args) | {"kind": kind}

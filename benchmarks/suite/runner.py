@@ -22,7 +22,7 @@ HERE = Path(__file__).parent
 _MARK = "SDS_BENCH_RUN"
 _TRASH = "put-away"
 _EVERY_S = 0.2
-_PATIENCE_S = 4.0
+PATIENCE_S = 4.0  # that a fetch server has to end by itself
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -57,8 +57,8 @@ class Failed(Exception):
     """A contender ended without a figure."""
 
 
-def run(case: Case, timeout_s: float = 300) -> dict[str, Any]:
-    """The figures of one run.
+def run(case: Case, timeout_s: float = 300, patience_s: float = PATIENCE_S) -> dict[str, Any]:
+    """The figures of one run. What outlives it by more than `patience_s` is ended.
 
     Raises:
         Failed: with the last line that it said.
@@ -81,7 +81,7 @@ def run(case: Case, timeout_s: float = 300) -> dict[str, Any]:
     except subprocess.TimeoutExpired:
         raise Failed(f"not done after {timeout_s:.0f} s") from None
     finally:
-        found = watch.end()
+        found = watch.end(patience_s)
         if process.poll() is None:
             process.kill()
             process.communicate()
@@ -157,11 +157,11 @@ class Watch:
         """CPU time of a process, when it was last seen."""
         return max((seconds for who, seconds in self._cpu_s.items() if who[0] == pid), default=0.0)
 
-    def end(self) -> dict[str, float]:
+    def end(self, patience_s: float) -> dict[str, float]:
         """Peak memory and CPU time. Who is still there, such as a fetch server, may end by itself, or is ended."""
         self._is_over.set()
         self._thread.join()
-        until = time.monotonic() + _PATIENCE_S
+        until = time.monotonic() + patience_s
         while (left := self._look()) and time.monotonic() < until:
             time.sleep(0.1)
         for pid in left:

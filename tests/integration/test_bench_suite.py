@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
+import importlib.util
 import json
 import shutil
 import subprocess
 import sys
 import urllib.request
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -21,6 +25,14 @@ def suite():
     sys.path.insert(0, str(SUITE))
     yield
     sys.path.remove(str(SUITE))
+
+
+def load_main():
+    """The program itself, which is no module of its folder by name."""
+    spec = importlib.util.spec_from_file_location("bench_main", SUITE / "__main__.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.fixture
@@ -102,20 +114,160 @@ def test_a_report_has_medians_spread_ratios_and_who_is_left_out(suite, tmp_path)
     assert "other &amp; co" in drawn and drawn.startswith("<svg")
 
 
-def test_a_smoke_run_writes_a_report(tmp_path):
-    command = [sys.executable, str(SUITE), "--quick", "--no-peers", "--images", "64", "--workloads", "cold"]
+def test_a_report_says_how_many_repeats_count_and_compares_only_like_with_like(suite, tmp_path):
+    import report
+
+    def runs(kind, num, **figures):
+        return [{"kind": kind, "median_ms": 1.0, **figures} for _ in range(num)]
+
+    half = {"downloaded_mb": 1.0, "steady": 700.0}
+    results = {
+        "facts": {
+            **dict.fromkeys(("date", "commit", "cores", "python"), ""),
+            "repeats": 2,
+            "versions": {},
+            "peers": {},
+        },
+        "workloads": {
+            "access": {"sds, rows": runs("ours", 2), "mosaic": runs("shards", 1)},
+            "half": {"sds, half": runs("ours", 2, **half)},
+        },
+    }
+    report.write(results, tmp_path)
+    text = (tmp_path / "report.md").read_text()
+    assert "- access: mosaic: 1 of its 2 repeats count\n" in text
+    assert "| | median ms |\n|---|---|\n| **sds, rows** | 1 (1-1) |\n" in text
+    assert "| | MB downloaded | steady images/s | of sds |\n" in text
+
+
+def test_an_unmeasured_run_begins_with_an_empty_cache(suite, tmp_path, monkeypatch):
+    import runner
+
+    (tmp_path / "contenders").mkdir()
+    (tmp_path / "contenders" / "caching.py").write_text(
+        "import json, pathlib, sys\n"
+        "dst = pathlib.Path(json.loads(sys.argv[1])['dst'])\n"
+        "dst.mkdir(exist_ok=True)\n"
+        "found = sorted(path.name for path in dst.iterdir())\n"
+        "(dst / 'made').touch()\n"
+        "print(json.dumps({'found': found}))\n"
+    )
+    monkeypatch.setattr(runner, "HERE", tmp_path)
+    dst = tmp_path / "caches" / "somebody"
+    dst.mkdir(parents=True)
+    (dst / "left-by-a-killed-run").touch()
+    case = runner.Case("somebody", "caching.py", {"dst": str(dst)}, prepare=True, fresh=(dst,))
+    workload = SimpleNamespace(NAME="any", COLUMNS=(), cases=lambda _: [case])
+    found = load_main().measure(SimpleNamespace(front=None, notes=[], patience_s=0.2), workload, 2, 60)
+    assert [run["found"] for run in found["somebody"]] == [["made"], ["made"]]
+
+
+def test_a_contender_that_leaves_out_images_fails(suite):
+    sys.path.insert(0, str(SUITE / "contenders"))
+    try:
+        import timing
+    finally:
+        sys.path.remove(str(SUITE / "contenders"))
+
+    def measure(**more):
+        return timing.measure(lambda: [4, 4, 2], count=lambda batch: batch, **more)
+
+    assert measure(num=10)["images"] == measure(num=12, may_miss=4)["images"] == 10
+    for num, may_miss in ((12, 0), (15, 4), (9, 4)):
+        with pytest.raises(SystemExit, match=f"10 samples were delivered in an epoch, and {num}"):
+            measure(num=num, may_miss=may_miss)
+
+
+@pytest.fixture
+def check(suite, tmp_path, monkeypatch):
+    """The check without a store, images and a baseline of its own: a test fakes what is measured."""
+    import check
+
+    monkeypatch.setattr(check, "BASELINE", tmp_path / "baseline.json")
+    monkeypatch.setattr(check, "Images", lambda *_: SimpleNamespace(make=lambda: None, root=tmp_path))
+    monkeypatch.setattr(check, "compiled", lambda _: None)
+    monkeypatch.setattr(check, "Front", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(check, "pairs", lambda *_: {"cold": "cold", "warm": "warm"})
+    return check
+
+
+@pytest.mark.parametrize(
+    ("shares", "verdict"),
+    [
+        ([0.86], 0),
+        ([0.84, 1.0], 0),
+        ([0.84, 0.84], 1),
+    ],
+)
+def test_a_ratio_that_looks_bad_is_measured_again_before_it_counts(check, monkeypatch, capsys, shares, verdict):
+    check.BASELINE.write_text(json.dumps({"ratios": {"cold": 0.8, "warm": 0.5}}))
+    values = {"cold": [0.8 * share for share in shares], "warm": [0.5]}
+    asked = {"cold": [], "warm": []}
+
+    def ratio(pair, rounds):
+        asked[pair].append(rounds)
+        return values[pair].pop(0), "words"
+
+    monkeypatch.setattr(check, "ratio", ratio)
+    assert check.main(check.BASELINE.parent) == verdict
+    assert asked == {"cold": [5, 15][: len(shares)], "warm": [5]}
+    said = capsys.readouterr()
+    assert ("SLOWER" in said.out) == ("by more than 15%: cold" in said.err) == bool(verdict)
+
+
+def test_a_new_baseline_is_measured_with_all_rounds(check, monkeypatch):
+    check.BASELINE.write_text(json.dumps({"ratios": {"cold": 0.8}}))
+    monkeypatch.setattr(check, "ratio", lambda _, rounds: (rounds / 100, "words"))
+    assert check.main(check.BASELINE.parent, update=True) == 0
+    assert json.loads(check.BASELINE.read_text())["ratios"] == {"cold": 0.15, "warm": 0.15}
+
+
+def smoke(folder, *workloads):
+    """The results of a quick run without peers."""
+    command = [sys.executable, str(SUITE), "--quick", "--no-peers", "--images", "64", "--workloads", *workloads]
     done = subprocess.run(
-        [*command, "--home", str(tmp_path), "--out", str(tmp_path / "out")],
+        [*command, "--home", str(folder), "--out", str(folder / "out")],
         capture_output=True,
         text=True,
         check=False,
         timeout=100,
     )
     assert done.returncode == 0, done.stderr
-    found = json.loads((tmp_path / "out" / "results.json").read_text())
+    found = json.loads((folder / "out" / "results.json").read_text())
     assert found["notes"] == []
-    (ours,) = found["workloads"]["cold"]["sds"]
-    (bare,) = found["workloads"]["cold"]["bare gets and decodes"]
+    return found["workloads"]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """Data and the store's program are made once."""
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.mark.parametrize(
+    ("workload", "names"),
+    [
+        ("warm", {"sds, warm", "bare decodes", "bare decodes, sds's way", "bare decodes, processes"}),
+        ("local", {"sds, local", "sds, local, 2 workers", "bare decodes, processes", "bare reads"}),
+        ("half", {"sds, half"}),
+        ("index", {"sds, 100k", "sds, lazy, 100k", "pyarrow, 100k"}),
+        ("resume", {"sds, at 90%", "sds, from the start"}),
+        ("access", {"sds, rows", "sds, lazy rows", "sds, images", "pyarrow, a row"}),
+        ("text", {"sds, rows", "pyarrow, rows"}),
+    ],
+)
+def test_a_workload_runs_without_peers(suite, home, workload, names):
+    found = smoke(home, workload)[workload]
+    assert names <= set(found)
+    figure = importlib.import_module(f"workloads.{workload}").FIGURE
+    for name, runs in found.items():
+        assert len(runs) == 1 and runs[0][figure] > 0, name
+
+
+def test_a_smoke_run_writes_a_report(tmp_path):
+    found = smoke(tmp_path, "cold")
+    (ours,) = found["cold"]["sds"]
+    (bare,) = found["cold"]["bare gets and decodes"]
     assert ours["images"] == bare["images"] == 64
     assert ours["downloaded_mb"] == pytest.approx(bare["downloaded_mb"])
     assert ours["steady"] > 0 and ours["first_batch_s"] > 0 and ours["rss_mb"] > 50

@@ -1,5 +1,7 @@
 """The physical limits: gets, decodes, both, memcpy and disk reads, in bare loops."""
 
+import math
+import multiprocessing
 import os
 import queue
 import subprocess
@@ -62,23 +64,26 @@ def gets(args):
     return {"images": len(names), "steady": rate, "with_start": rate}
 
 
-def collated(names, batch, num_threads, read, feed=None):
-    """Decodes into batches, in threads: what a loader hands out, without a loader."""
+def collated(num, batch, image_of):
+    """image_of(k) for k up to num, copied into batches, in a thread for each core: a loader's work without a loader."""
     import torch
 
     torch.set_num_threads(1)
-    num = len(names)
     batches = [torch.empty(batch, 3, SIZE, SIZE, dtype=torch.uint8) for _ in range(4)]
     times = []
 
     def work(k):
-        image = decode(read(names[k] if feed is None else feed()))
-        batches[k // batch % len(batches)][k % batch] = image
+        batches[k // batch % len(batches)][k % batch] = image_of(k)
         times.append(time.perf_counter())
 
     begun = time.perf_counter()
-    spread(range(num), num_threads, work)
-    times.sort()
+    spread(range(num), num_cores(), work)
+    return rates(sorted(times), begun, batch)
+
+
+def rates(times, begun, batch):
+    """Figures from the moments at which images were done."""
+    num = len(times)
     at = num // 10
     return {
         "images": num,
@@ -88,6 +93,10 @@ def collated(names, batch, num_threads, read, feed=None):
     }
 
 
+def num_cores():
+    return len(os.sched_getaffinity(0))
+
+
 def read_file(path):
     with open(path, "rb", buffering=0) as file:
         return file.readall()
@@ -95,7 +104,58 @@ def read_file(path):
 
 def decodes(args):
     """Files of this disk, decoded in a thread for each core."""
-    return collated(lines(args["list"]), args["batch"], len(os.sched_getaffinity(0)), read_file)
+    names = lines(args["list"])
+    return collated(len(names), args["batch"], lambda k: decode(read_file(names[k])))
+
+
+def decodes_our_way(args):
+    """The same with sds's own transforms, joined as its pipeline joins them, without its dataset and loader."""
+    from sds.transforms import presets
+    from sds.transforms.base import join_neighbours
+
+    names = lines(args["list"])
+    chain = join_neighbours(presets.create_standard_image_pipeline("url", resolution=(SIZE, SIZE)))
+
+    def image_of(k):
+        sample = {"url": names[k]}
+        for transform in chain:
+            sample = transform(sample)
+        return sample["image"]
+
+    return collated(len(names), args["batch"], image_of)
+
+
+def decodes_in_processes(args):
+    """Files of this disk, decoded in a process for each core, into batches that all of them share."""
+    import mmap
+
+    import numpy as np
+    import torch
+
+    torch.set_num_threads(1)
+    context = multiprocessing.get_context("fork")
+    names, batch, taken = lines(args["list"]), args["batch"], context.Value("q", 0)
+    shape = (4, batch, 3, SIZE, SIZE)
+    batches = np.frombuffer(mmap.mmap(-1, math.prod(shape)), np.uint8).reshape(shape)
+
+    def run(end):
+        times = []
+        while True:
+            with taken.get_lock():
+                k, taken.value = taken.value, taken.value + 1
+            if k >= len(names):
+                return end.send(times)
+            batches[k // batch % len(batches), k % batch] = decode(read_file(names[k])).numpy()
+            times.append(time.perf_counter())
+
+    begun = time.perf_counter()
+    ours = []
+    for _ in range(num_cores()):
+        mine, theirs = context.Pipe(duplex=False)
+        context.Process(target=run, args=(theirs,)).start()
+        theirs.close()  # so that the end of a process is seen here
+        ours.append(mine)
+    return rates(sorted(moment for end in ours for moment in end.recv()), begun, batch)
 
 
 def both(args):
@@ -112,7 +172,7 @@ def both(args):
             with lock:
                 return writer.stdout.readline().rstrip("\n")
 
-        return collated(names, args["batch"], len(os.sched_getaffinity(0)), read_file, feed)
+        return collated(len(names), args["batch"], lambda _: decode(read_file(feed())))
 
 
 def write(args):
@@ -147,11 +207,19 @@ def reads(args):
     }
 
 
-KINDS = {"gets": gets, "decodes": decodes, "both": both, "write": write, "reads": reads}
+KINDS = {
+    "gets": gets,
+    "decodes": decodes,
+    "decodes, sds's way": decodes_our_way,
+    "decodes, processes": decodes_in_processes,
+    "both": both,
+    "write": write,
+    "reads": reads,
+}
 
 if __name__ == "__main__":
     args = given()
-    if args["kind"] in ("decodes", "both"):
+    if "decodes" in args["kind"] or args["kind"] == "both":
         import simplejpeg  # noqa: F401
         import torch  # noqa: F401
     tell(**KINDS[args["kind"]](args))

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from timing import given, lines
 
+LEAST_SHARE = 0.95  # of the images' bytes, in what they were converted to
+
 
 def pieces(names, num):
     return [names[k::num] for k in range(num)]
@@ -31,7 +33,9 @@ def parquet(names, out):
     out.mkdir(parents=True)
     for number, part in enumerate(pieces(names, 12)):
         table = pa.table({"jpg": pa.array([Path(name).read_bytes() for name in part], pa.binary())})
-        pq.write_table(table, out / f"train-{number:04}.parquet", row_group_size=100, compression="none")
+        # a dictionary would hold images that are there twice only once
+        options = {"row_group_size": 100, "compression": "none", "use_dictionary": False}
+        pq.write_table(table, out / f"train-{number:04}.parquet", **options)
 
 
 def read_item(name):
@@ -53,6 +57,16 @@ def mds(names, out):
             writer.write(read_item(name))
 
 
+def check_size(names, out):
+    """Ends with an error if the output is smaller than what went in: then a peer would read less than the others."""
+    wanted = sum(os.path.getsize(name) for name in names)
+    found = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
+    if found < LEAST_SHARE * wanted:
+        sys.exit(f"the conversion has {found:,} bytes, and the images that it was made of {wanted:,}")
+
+
+KINDS = {"tars": tars, "parquet-plain": parquet, "litdata": litdata, "mds": mds}
+
 if __name__ == "__main__":
     args = given()
     names = lines(args["list"])
@@ -60,6 +74,7 @@ if __name__ == "__main__":
     part = out.with_name(f".{out.name}.part")
     if part.exists():
         sys.exit(f"a conversion was cut short; remove {part}")
-    {"tars": tars, "parquet": parquet, "litdata": litdata, "mds": mds}[args["kind"]](names, part)
+    KINDS[args["kind"]](names, part)
+    check_size(names, part)
     os.rename(part, out)
     os._exit(0)

@@ -1,7 +1,7 @@
 """Hugging Face datasets, streaming Parquet files that hold the bytes."""
 
 import datasets
-from timing import decode, given, lines, measure, tell
+from timing import decode, given, incomplete_batches, lines, measure, tell
 from torch.utils.data import DataLoader
 
 
@@ -19,4 +19,5 @@ def make(args):
 if __name__ == "__main__":
     args = given()
     datasets.disable_progress_bars()
-    tell(**measure(lambda: make(args), epochs=args["epochs"]))
+    may_miss = incomplete_batches(args)
+    tell(**measure(lambda: make(args), num=args["num"], may_miss=may_miss, epochs=args["epochs"]))

@@ -3,7 +3,7 @@
 import litdata
 from litdata.raw.indexer import BaseIndexer, FileMetadata
 from litdata.streaming import downloader
-from timing import decode, given, lines, measure, tell
+from timing import decode, given, incomplete_batches, lines, measure, tell
 
 downloader._OBSTORE_CLIENT_OPTIONS["allow_http"] = "true"  # the store here speaks no TLS
 
@@ -58,4 +58,5 @@ def make(args):
 
 if __name__ == "__main__":
     args = given()
-    tell(**measure(lambda: make(args), epochs=args["epochs"]))
+    may_miss = incomplete_batches(args)
+    tell(**measure(lambda: make(args), num=args["num"], may_miss=may_miss, epochs=args["epochs"]))

@@ -4,7 +4,7 @@ import importlib.util
 import sys
 import types
 
-from timing import decode, given, measure, tell
+from timing import decode, given, incomplete_batches, measure, tell
 from torch.utils.data import DataLoader
 
 
@@ -55,4 +55,5 @@ def make(args):
 if __name__ == "__main__":
     args = given()
     streaming.base.util.clean_stale_shared_memory()  # what a run that was ended left
-    tell(**measure(lambda: make(args), epochs=args["epochs"]))
+    may_miss = incomplete_batches(args)
+    tell(**measure(lambda: make(args), num=args["num"], may_miss=may_miss, epochs=args["epochs"]))

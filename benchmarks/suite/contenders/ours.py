@@ -30,7 +30,7 @@ def keep_image(sample):
 if __name__ == "__main__":
     args = given()
     loaders = []
-    found = measure(lambda: loaders.append(make(args)) or loaders[0], epochs=args["epochs"])
+    found = measure(lambda: loaders.append(make(args)) or loaders[0], num=args["num"], epochs=args["epochs"])
     loaders[0].close()
     loaders[0].dataset.close()
     tell(**found)

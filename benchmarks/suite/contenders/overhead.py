@@ -7,7 +7,7 @@ import time
 
 import psutil
 import torch
-from timing import given, tell
+from timing import check_count, given, tell
 
 import sds
 
@@ -42,6 +42,7 @@ def main(args):
     )
     loader = sds.StreamingDataLoader(dataset, args["batch"], num_threads=args.get("threads"))
     num = sum(len(batch["image"]) for batch in loader)  # fills the cache, and warms up
+    check_count(num, args["num"])
     wall, cpu, server = time.perf_counter(), time.process_time(), server_cpu_s(args["dst"])
     for _ in range(args["epochs"]):
         for _ in loader:

@@ -77,4 +77,4 @@ if __name__ == "__main__":
         import fsspec  # noqa: F401
     args["names"] = lines(args["list"])
     os.environ.setdefault("AWS_REGION", "us-east-1")
-    tell(**measure(lambda: make(args), epochs=args["epochs"]))
+    tell(**measure(lambda: make(args), num=args["num"], epochs=args["epochs"]))

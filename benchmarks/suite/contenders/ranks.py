@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 
-from timing import given, tell
+from timing import check_count, given, tell
 
 
 def start(args, rank, size):
@@ -40,6 +40,7 @@ def main(args):
         each.stdin.flush()
     num = sum(int(each.stdout.readline()) for each in ranks)
     took = time.perf_counter() - begun
+    check_count(num, args["num"])
     for each in ranks:
         each.wait()
     return {"images": num, "steady": num / took, "with_start": num / took}

@@ -65,7 +65,7 @@ def first(args, make):
 
 
 def all_rows(args, make):
-    return measure(lambda: make(args)[1], epochs=args["epochs"], count=lambda batch: len(batch["url"]))
+    return measure(lambda: make(args)[1], num=args["num"], epochs=args["epochs"], count=lambda batch: len(batch["url"]))
 
 
 def access(args, make):

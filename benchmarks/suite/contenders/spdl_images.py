@@ -42,4 +42,4 @@ def make(args):
 if __name__ == "__main__":
     args = given()
     torch.set_num_threads(1)
-    tell(**measure(lambda: make(args)))
+    tell(**measure(lambda: make(args), num=args["num"]))

@@ -62,34 +62,55 @@ def images_in(batch: Any) -> Any:
     return batch[0] if isinstance(batch, list | tuple) else batch
 
 
+def check_count(found: int, asked: int, may_miss: int = 0) -> None:
+    """Ends with an error if fewer (or more) samples were delivered than asked for: the rate would be of other work.
+
+    `may_miss` is for peers that drop incomplete batches by default: see `incomplete_batches`.
+    """
+    if not asked - may_miss <= found <= asked:
+        less = f" (or up to {may_miss} less)" if may_miss else ""
+        sys.exit(f"{found} samples were delivered in an epoch, and {asked}{less} were asked for")
+
+
+def incomplete_batches(args: dict[str, Any]) -> int:
+    """How many images a peer may leave out: one batch for each of its workers."""
+    return int(args["batch"] * max(1, args["workers"]))
+
+
 def measure(
     make: Callable[[], Iterable[Any]],
     *,
+    num: int,
+    may_miss: int = 0,
     epochs: int = 1,
     count: Callable[[Any], int] | None = None,
     after_epoch: Callable[[], Any] | None = None,
 ) -> dict[str, Any]:
-    """Runs epochs over what `make` returns; figures of the last epoch, and of each where that is a list."""
+    """Runs epochs over what `make` returns; figures of the last epoch, and of each where that is a list.
+
+    `num` is how many images each epoch has, and `may_miss` how many fewer are no error.
+    """
     begun = time.perf_counter()
     loader = make()
     first_batch_s, per_epoch, told = 0.0, [], []
     for epoch in range(epochs):
         start = begun if epoch == 0 else time.perf_counter()
         times: list[tuple[float, int]] = []
-        num = 0
+        done = 0
         for batch in loader:
             if count is None:
                 images = images_in(batch)
                 assert tuple(images.shape[1:]) == (3, SIZE, SIZE), images.shape
-                num += len(images)
+                done += len(images)
             else:
-                num += count(batch)
-            times.append((time.perf_counter(), num))
+                done += count(batch)
+            times.append((time.perf_counter(), done))
+        check_count(done, num, may_miss)
         first_batch_s = first_batch_s or times[0][0] - begun
         at = min(len(times) - 2, max(0, round(WARM_UP * len(times))))
         (since, before), (until, total) = (times[at], times[-1]) if len(times) > 1 else ((start, 0), times[-1])
         per_epoch.append(
-            {"images": num, "with_start": num / (until - start), "steady": (total - before) / (until - since)}
+            {"images": done, "with_start": done / (until - start), "steady": (total - before) / (until - since)}
         )
         if after_epoch is not None:
             told.append(after_epoch())

@@ -21,7 +21,7 @@ def images(args):
         def round():
             shutil.rmtree(args["dst"], ignore_errors=True)
             loader = ours.make(args)
-            took = measure(lambda: loader)
+            took = measure(lambda: loader, num=args["num"])
             loader.close()
             loader.dataset.close()
             return {"took": took}

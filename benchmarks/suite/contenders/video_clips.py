@@ -57,5 +57,5 @@ if __name__ == "__main__":
     place = make_files(args)
     if args["kind"] == "local":
         tell(**local(*place))
-    found = measure(lambda: remote(args, *place), count=lambda batch: len(batch["video"]))
+    found = measure(lambda: remote(args, *place), num=args["num"], count=lambda batch: len(batch["video"]))
     tell(**{**found, "steady": found["with_start"]})  # few batches: all of them count

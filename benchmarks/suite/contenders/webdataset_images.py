@@ -3,7 +3,7 @@
 import os
 
 import webdataset as wds
-from timing import decode, given, lines, measure, tell
+from timing import decode, given, incomplete_batches, lines, measure, tell
 from torch.utils.data import default_collate
 
 
@@ -27,4 +27,5 @@ def make(args):
 
 if __name__ == "__main__":
     args = given()
-    tell(**measure(lambda: make(args), epochs=args["epochs"]))
+    may_miss = incomplete_batches(args)
+    tell(**measure(lambda: make(args), num=args["num"], may_miss=may_miss, epochs=args["epochs"]))

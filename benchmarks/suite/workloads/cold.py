@@ -27,8 +27,8 @@ def cases(bench):
     found += bench.peer("litdata, chunks", "litdata", "litdata_images.py", **chunks)
     found += bench.peer("mosaic, MDS", "streaming", "mosaic_images.py", needs="mds", source=f"{s3}/mds")
     tars = bench.peer("webdataset, tars", "webdataset", "webdataset_images.py", needs="tars")
-    rows = bench.peer("datasets, Parquet", "datasets", "hf_images.py", needs="parquet")
-    for case, kind in ((tars, "tars"), (rows, "parquet")):
+    rows = bench.peer("datasets, Parquet", "datasets", "hf_images.py", needs="parquet-plain")
+    for case, kind in ((tars, "tars"), (rows, "parquet-plain")):
         for each in case:
             each.args["shards"] = str(images.shards(kind, bench.endpoint))
         found += case

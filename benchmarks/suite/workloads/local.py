@@ -13,7 +13,7 @@ def cases(bench):
     found = [
         bench.ours("sds, local", "ours.py", index=str(lists / "files.parquet")),
         bench.ours("sds, local, 2 workers", "ours.py", index=str(lists / "files.parquet"), workers=2),
-        bench.limit("bare decodes", "decodes", list=files),
+        *bench.decodes(),
         bench.limit("bare reads", "reads", list=files),
     ]
     raw = {"kind": "raw", "source": str(images.bucket / "images"), "list": files}
@@ -23,8 +23,8 @@ def cases(bench):
     source = str(images.bucket / "mds")
     found += bench.peer("mosaic, MDS, local", "streaming", "mosaic_images.py", needs="mds", source=source, **here)
     tars = bench.peer("webdataset, tars, local", "webdataset", "webdataset_images.py", needs="tars", **here)
-    rows = bench.peer("datasets, Parquet, local", "datasets", "hf_images.py", needs="parquet", **here)
-    for case, kind in ((tars, "tars"), (rows, "parquet")):
+    rows = bench.peer("datasets, Parquet, local", "datasets", "hf_images.py", needs="parquet-plain", **here)
+    for case, kind in ((tars, "tars"), (rows, "parquet-plain")):
         for each in case:
             each.args["shards"] = str(images.shards(kind, ""))
         found += case

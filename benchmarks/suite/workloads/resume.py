@@ -25,7 +25,8 @@ def cases(bench):
     for case in all_cases:
         try:
             # this run begins with an empty cache and fills it, so the unmeasured runs after it keep what is there
-            state = run(replace(case, args={**case.args, "what": "state"}, wipe=case.fresh))["state"]
+            first = replace(case, args={**case.args, "what": "state"}, wipe=case.fresh)
+            state = run(first, patience_s=bench.patience_s)["state"]
         except Failed as error:
             bench.notes.append(f"resume: {case.name} failed: {error}")
             continue

@@ -16,7 +16,7 @@ def cases(bench):
     found = [
         bench.ours("sds, warm", "ours.py", **ours, **kept),
         bench.ours("sds, warm, 2 workers", "ours.py", workers=2, **ours, **kept),
-        bench.limit("bare decodes", "decodes", list=str(lists / "files.txt")),
+        *bench.decodes(),
     ]
     raw = {"kind": "raw cached", "source": f"{s3}/images/", "list": str(lists / "urls.txt")}
     found += bench.peer("litdata, raw, warm", "litdata", "litdata_images.py", **raw, **kept)
