@@ -11,13 +11,14 @@ import heapq
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
 from sds.forks import renew_locks
+from sds.redaction import redact
 from sds.stats import STAGES, Slow, Stats, Traffic
 
 __all__ = ["STAGES", "Counted", "Event", "Probe", "Recorder", "Slice", "Stats", "Tally"]
@@ -156,6 +157,13 @@ class Tally:
             counts = self._sums.counts
             counts[name] = counts.get(name, 0) + number
 
+    def count_all(self, numbers: Mapping[str, int]) -> None:
+        """Adds to several counts at once."""
+        with self._lock:
+            counts = self._sums.counts
+            for name, number in numbers.items():
+                counts[name] = counts.get(name, 0) + number
+
     def add_busy(self, stage: str, start_s: float, *, subject: str = "", num_bytes: int = 0) -> None:
         """Adds the time since `start_s` (time.perf_counter) to a stage's work."""
         duration = time.perf_counter() - start_s
@@ -205,17 +213,17 @@ class Tally:
             self._sums.traffic[store, storage_class] = before[0] + requests, before[1] + num_bytes
 
     def add_download(self, url: str, start_s: float, seconds: float, num_bytes: int) -> None:
-        """Notes a download of the fetch server; the URL is without secrets."""
+        """Notes a download of the fetch server; of its URL, what is no secret."""
         with self._lock:
             sums, slowest = self._sums, self._sums.slowest
             sums.busy["download"] = sums.busy.get("download", 0.0) + seconds
             sums.downloading = _joined(sums.downloading, (start_s, start_s + seconds))
             if len(slowest) < _NUM_SLOWEST:
-                heapq.heappush(slowest, Slow(seconds, url, num_bytes))
+                heapq.heappush(slowest, Slow(seconds, redact(url), num_bytes))
             elif seconds > slowest[0].seconds:
-                heapq.heapreplace(slowest, Slow(seconds, url, num_bytes))
+                heapq.heapreplace(slowest, Slow(seconds, redact(url), num_bytes))
         if self.probe is not None:
-            self.probe.emit(Event("fetch", start_s, seconds, url, num_bytes, "download"))
+            self.probe.emit(Event("fetch", start_s, seconds, redact(url), num_bytes, "download"))
 
     def set_crew(self, num_workers: int, num_threads: int) -> None:
         """Says who makes the batches from now on."""

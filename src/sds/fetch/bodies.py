@@ -19,6 +19,7 @@ from sds.urls import redact
 __all__ = ["Budget", "DiskFull", "create", "gather", "write", "write_at"]
 
 _MAX_UNANNOUNCED = 256 * 2**20
+_MAX_TOGETHER = 256  # chunks; the kernel takes 1024
 
 
 class DiskFull(CacheError):
@@ -43,6 +44,16 @@ class Budget:
         with self._changed:
             self._changed.wait_for(lambda: not self._taken or self._taken + num_bytes <= self._limit)
             self._taken += num_bytes
+
+    def take_now(self, num_bytes: int) -> None:
+        """As `take`, without waiting: they are in memory already."""
+        with self._changed:
+            self._taken += num_bytes
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether there are no more to be had."""
+        return self._taken >= self._limit
 
     def grow(self, who: object, num_bytes: int) -> None:
         """As `take`, for one that may hold some already; until all that it holds is given back, it keeps its turn."""
@@ -108,9 +119,11 @@ def write_at(descriptor: int, path: str, chunk: Buffer, at: int) -> None:
 
 
 def write(path: str, chunks: Iterable[Buffer]) -> None:
-    """Writes a body to a new file."""
+    """Writes a body to a new file; chunks that are here already in as few calls as possible."""
     descriptor = create(path)
     try:
+        if isinstance(chunks, list):
+            chunks = _write_together(descriptor, path, chunks)
         for chunk in chunks:  # errors of the network come out of here as they are
             view = memoryview(chunk)
             while len(view):
@@ -120,6 +133,19 @@ def write(path: str, chunks: Iterable[Buffer]) -> None:
                     raise _unwritable(path, error) from error
     finally:
         os.close(descriptor)
+
+
+def _write_together(descriptor: int, path: str, chunks: list[Buffer]) -> list[Buffer]:
+    """Writes as much as one call takes; what is left."""
+    try:
+        num_bytes = os.writev(descriptor, chunks[:_MAX_TOGETHER])
+    except OSError as error:
+        raise _unwritable(path, error) from error
+    for k, chunk in enumerate(chunks):
+        if num_bytes < len(chunk):
+            return [memoryview(chunk)[num_bytes:], *chunks[k + 1 :]]
+        num_bytes -= len(chunk)
+    return []
 
 
 def _unwritable(path: str, error: OSError) -> CacheError:

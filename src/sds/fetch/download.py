@@ -21,7 +21,7 @@ from sds.storage import Body, Buffer, Store, Stores, is_other
 from sds.storage.checksums import Checks, md5
 from sds.storage.failures import translate
 from sds.types import size_in
-from sds.urls import redact
+from sds.urls import redact, split
 
 __all__ = ["WHOLE", "Download", "Lost"]
 
@@ -53,13 +53,17 @@ class Download:
 
         def fetch(store: Store, key: str) -> bool:
             body = store.open(key, flight.span)
-            _check(flight, body)
-            flight.storage_class = body.storage_class
             if body.size == 0 and flight.span is None:
                 self._check_empty(flight, store, key)
-            return self._land(attempt, body, store, key)
+            return self._land(attempt, body, key, store)
 
         return stores.once(flight.url, flight.options, fetch)
+
+    def take(self, attempt: Attempt, body: Body) -> bool:
+        """Takes a small body that is here already; False if there is no room for it. Waits for nothing."""
+        attempt.in_memory = body.size or 0
+        self.budget.take_now(attempt.in_memory)
+        return self._land(attempt, body, split(attempt.flight.url).key)
 
     def _check_empty(self, flight: Flight, store: Store, key: str) -> None:
         """Overloaded servers send empty bodies now and then: one that is empty is asked for its size as well."""
@@ -75,8 +79,10 @@ class Download:
             url, hint = redact(flight.url), "the store or a proxy sent an empty body; it is tried again"
             raise IntegrityError(f"body is empty where {size} bytes were promised: {url}", hint=hint, url=url)
 
-    def _land(self, attempt: Attempt, body: Body, store: Store, key: str) -> bool:
+    def _land(self, attempt: Attempt, body: Body, key: str, store: Store | None = None) -> bool:
         flight = attempt.flight
+        _check(flight, body)
+        flight.storage_class = body.storage_class
         chunks: Iterable[Buffer] = body.chunks
         size = body.size
         if size is None:
@@ -95,6 +101,7 @@ class Download:
             attempt.body = list(chunks)
             self._verify(flight, body.digest, attempt.body)
             return True
+        assert store is not None, "who takes a body that is here has seen that it is small"
         try:
             self._write(flight, body, chunks, size, store, key)
         except BaseException:  # there may be another attempt

@@ -60,6 +60,7 @@ class Flight:
         self.waited_s = 0.0  # how long it was parked, in all
         self.left_at = 0.0  # when it was parked last
         self.may_probe = False  # it may ask for its size without any room
+        self.needs_thread = False  # it takes more than a plain request
         self.part = ""  # the file that is being written
         self.path = ""  # where it was published, before the books say so
         self.suffix = ""  # of the final file
@@ -80,6 +81,7 @@ class Attempt:
         "flight",
         "has_won",
         "in_memory",
+        "is_express",
         "is_hedge",
         "is_replaced",
         "is_waiting",
@@ -89,6 +91,7 @@ class Attempt:
     def __init__(self, flight: Flight, *, is_hedge: bool = False) -> None:
         self.flight = flight
         self.is_hedge = is_hedge
+        self.is_express = False  # no thread waits for its answer
         self.started_at = time.monotonic()
         self.ended_at: float | None = None  # when its body was here
         self.is_waiting = False  # for memory, or to be written, which is not the store's fault

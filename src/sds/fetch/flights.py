@@ -25,11 +25,12 @@ from sds.fetch.cache import Cache, Entry
 from sds.fetch.download import WHOLE, Download, Lost
 from sds.fetch.flight import Attempt, Flight, Passenger, Waiter, crowded, defect, dropped
 from sds.fetch.folder import make_folder, publish
+from sds.fetch.lane import Lane
 from sds.fetch.later import Later
 from sds.fetch.room import Room
 from sds.fetch.spans import Span
 from sds.fetch.traffic import Traffic
-from sds.storage import StoreOptions, Stores
+from sds.storage import Body, StoreOptions, Stores
 from sds.storage.failures import Verdict, translate
 from sds.storage.retries import pause_before
 
@@ -57,11 +58,12 @@ class Flights:
         self._stores = Stores()
         self._flights: dict[str, Flight] = {}
         self._ready: queue.SimpleQueue[Flight] = queue.SimpleQueue()
-        self._unwritten: queue.SimpleQueue[Attempt] = queue.SimpleQueue()
+        self._unwritten: queue.SimpleQueue[list[Attempt]] = queue.SimpleQueue()  # small bodies that came together
         self._later: Later[Flight] = Later()
-        self._room = Room(cache, self._ready.put, evict_from)
+        self._lane = Lane(self._stores, self)
+        self._room = Room(cache, self._start, evict_from)
         self._download = Download(cache, lock, self._room, self._warn)
-        self._traffic = Traffic(self._ready.put, WHOLE)
+        self._traffic = Traffic(self._start, WHOLE)
         self.on_warning: Callable[[str], None] = log.warning  # called under the lock
         self._num_threads = 0
         self._num_taken_off = 0
@@ -78,7 +80,9 @@ class Flights:
             if not self._num_threads:
                 for work in [self._write_bodies] * _NUM_WRITERS + [self._keep_time]:
                     threading.Thread(target=work, name=work.__name__.strip("_"), daemon=True).start()
-            while self._num_threads < min(max(1, number), _MAX_THREADS):
+            most = min(max(1, number), _MAX_THREADS)
+            self._lane.widen(max(most, self._num_threads))
+            while self._num_threads < most:
                 thread = threading.Thread(target=self._work, name=f"download-{self._num_threads + 1}", daemon=True)
                 try:
                     thread.start()
@@ -104,7 +108,7 @@ class Flights:
             self._num_taken_off += 1
             flight = self._flights[key] = Flight(self._num_taken_off, key, url, version, options)
             flight.span = span
-            self._ready.put(flight)
+            self._start(flight)
         flight.waiters.append(Passenger(waiter, slot, options))
         return flight
 
@@ -178,9 +182,17 @@ class Flights:
 
     # ------------------------------------------------------------------------------------------------ the threads
 
+    def _start(self, flight: Flight) -> None:
+        """Has a flight begin when its turn comes."""
+        if not self._lane.take(flight, self._room.usual_size):
+            self._ready.put(flight)
+
     def _work(self) -> None:
         while True:
-            attempt = self._begin(self._ready.get())
+            flight = self._ready.get()
+            if self._lane.take(flight, self._room.usual_size):  # its store has proved to be plain since
+                continue
+            attempt = self._begin(flight)
             if attempt is not None and not self._fly(attempt):
                 return
 
@@ -199,24 +211,37 @@ class Flights:
             return None
 
     def _fly(self, attempt: Attempt) -> bool:
-        """Makes a request and sees to what became of it; whether this thread is needed further."""
+        """Makes a request; whether this thread is needed further."""
         verdict: Verdict | None = None
         has_room = True
         try:
             has_room = self._download.run(attempt, self._stores)
         except Exception as error:  # noqa: BLE001 (a thread boundary: whatever it is, nobody is left waiting)
             verdict = _judge(attempt.flight, error)
+        if not self._is_for_writers(attempt, verdict, has_room):
+            is_needed = self._come_home(attempt, verdict, has_room)
+            self._tell()
+            return is_needed
+        self._unwritten.put([attempt])
+        self._lane.learn(attempt.flight)
+        return True
+
+    def _is_for_writers(self, attempt: Attempt, verdict: Verdict | None, has_room: bool) -> bool:
+        """Whether a small body is here that nobody else can win: the rest is the writers'.
+
+        64 threads at one lock would halve the rate.
+        """
         is_body = verdict is None and has_room and attempt.body is not None
         if is_body:
             attempt.is_waiting, attempt.ended_at = True, time.monotonic()
-            if not attempt.is_hedge and attempt.flight.in_air == [attempt]:  # nobody else can win
-                self._unwritten.put(attempt)  # the rest is the writers': 64 threads at one lock would halve the rate
-                return True
+        return is_body and not attempt.is_hedge and attempt.flight.in_air == [attempt]
+
+    def _come_home(self, attempt: Attempt, verdict: Verdict | None, has_room: bool) -> bool:
+        """Sees to what became of a request; whether the thread that made it is needed further."""
         with self._lock:
             is_needed = self._settle(attempt, verdict, has_room)
-        if is_body and attempt.has_won:
-            self._unwritten.put(attempt)
-        self._tell()
+        if attempt.has_won and attempt.body is not None:
+            self._unwritten.put([attempt])
         return is_needed
 
     def _settle(self, attempt: Attempt, verdict: Verdict | None, has_room: bool) -> bool:
@@ -249,7 +274,7 @@ class Flights:
             self._finish(flight, None)
         else:
             self._traffic.came(attempt)
-        return any(other.is_replaced and not other.is_hedge for other in others)
+        return any(other.is_replaced and not (other.is_hedge or other.is_express) for other in others)
 
     def _lose(self, flight: Flight, verdict: Verdict | None) -> None:
         """The last request in the air brought nothing: there is no room, or it failed."""
@@ -268,11 +293,11 @@ class Flights:
 
     def _write_bodies(self) -> None:
         while True:
-            attempts = [self._unwritten.get()]
+            attempts = self._unwritten.get()
             share = self._unwritten.qsize() // _NUM_WRITERS  # the other writers have theirs
             with suppress(queue.Empty):
                 for _ in range(min(share, _MAX_AT_ONCE - 1)):
-                    attempts.append(self._unwritten.get_nowait())  # noqa: PERF401 (nothing may be lost on the way)
+                    attempts += self._unwritten.get_nowait()
             self._write_all(attempts)
             del attempts  # or their bodies would stay in memory until the next one comes
             self._tell()
@@ -313,7 +338,7 @@ class Flights:
         """Sends off what is due to be tried again, and second requests for stragglers."""
         while True:
             for flight in self._later.due(_TICK_S):
-                self._ready.put(flight)
+                self._start(flight)
             with self._lock:
                 hedges = self._traffic.hedge()
             for attempt in hedges:
@@ -331,6 +356,58 @@ class Flights:
     def _warn(self, message: str) -> None:
         with self._lock:
             self.on_warning(message)
+
+    # -------------------------------------------------------------------------------------- for the lane (a Tower)
+
+    def board(self, flights: list[Flight]) -> list[Attempt | None]:
+        """An attempt for each flight; None for one that has to wait."""
+        with self._lock:
+            attempts = [self._begin(flight) for flight in flights]
+            for attempt in attempts:
+                if attempt is not None:
+                    attempt.is_express = True
+            return attempts
+
+    def came(self, attempts: list[tuple[Attempt, Body | Exception]]) -> None:
+        """Attempts that are over; what failed in the lane has a thread when it is tried again."""
+        bodies: list[Attempt] = []
+        for attempt, outcome in attempts:
+            verdict: Verdict | None = None
+            has_room = True
+            try:
+                if isinstance(outcome, Exception):
+                    raise outcome
+                has_room = self._download.take(attempt, outcome)
+            except Exception as error:  # noqa: BLE001 (a thread boundary, as above)
+                verdict, attempt.flight.needs_thread = _judge(attempt.flight, error), True
+            if self._is_for_writers(attempt, verdict, has_room):
+                bodies.append(attempt)
+            else:
+                self._come_home(attempt, verdict, has_room)
+        for start in range(0, len(bodies), _MAX_AT_ONCE):
+            self._unwritten.put(bodies[start : start + _MAX_AT_ONCE])
+        self._tell()
+
+    def hand_over(self, attempt: Attempt, *, was_sent: bool) -> None:
+        """An attempt that takes more than a plain client: its flight has a thread now, unless another one is on it."""
+        flight = attempt.flight
+        with self._lock:
+            flight.counts["requests"] -= not was_sent
+            self._traffic.stop(attempt)
+            if attempt in flight.in_air:
+                flight.in_air.remove(attempt)
+                if not flight.in_air:
+                    self.fly(flight)
+
+    def fly(self, flight: Flight) -> None:
+        """A flight that did not begin, and has a thread from now on."""
+        flight.needs_thread = True
+        self._ready.put(flight)
+
+    @property
+    def has_memory(self) -> bool:
+        """Whether there is memory for more bodies."""
+        return not self._download.budget.is_spent
 
     # ------------------------------------------------------------------------------------------- under the lock
 

@@ -68,7 +68,8 @@ class Ticket:
         if counts.get("requests"):
             self._travelled(slot, counts)
         for name, number in counts.items():
-            self.counts[name] = self.counts.get(name, 0) + number
+            if number:
+                self.counts[name] = self.counts.get(name, 0) + number
         self.num_missing -= 1
         if not self.num_missing:
             self.session.answer(self)

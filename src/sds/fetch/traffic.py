@@ -68,6 +68,11 @@ class Traffic:
             pace.slow_down(attempt.started_at, time.monotonic())
         self.stay(attempt.flight)
 
+    def stop(self, attempt: Attempt) -> None:
+        """A request has ended, and says nothing of its store."""
+        del self._in_air[attempt]
+        self.stay(attempt.flight)
+
     def rest(self, flight: Flight) -> None:
         """A flight is no longer on its way; answers that come yet are nobody's."""
         flight.in_air = []

@@ -7,6 +7,6 @@ retries that the options allow. Only the fetch server imports this room: process
 from __future__ import annotations
 
 from sds.storage.options import StoreOptions
-from sds.storage.store import Body, Buffer, Store, Stores, is_other
+from sds.storage.store import Body, Buffer, Request, Store, Stores, is_other
 
-__all__ = ["Body", "Buffer", "Store", "StoreOptions", "Stores", "is_other"]
+__all__ = ["Body", "Buffer", "Request", "Store", "StoreOptions", "Stores", "is_other"]

@@ -6,7 +6,8 @@ Sync calls from threads cost half the CPU of obstore's asyncio calls. obstore's 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import obstore
@@ -17,19 +18,30 @@ from sds.errors import IntegrityError, UnsupportedSource
 from sds.storage.checksums import digest_of_tag
 from sds.storage.credentials import MetadataProbe, provider_of, relies_on_machine
 from sds.storage.options import StoreOptions
-from sds.storage.store import Body, Buffer, bare_tag
+from sds.storage.store import Body, Buffer, Request, version_of
 from sds.types import ObjectInfo
 
 if TYPE_CHECKING:
     from sds.storage.rawlist import RawList
 
-__all__ = ["CloudStore", "version_of"]
+__all__ = ["CloudStore"]
 
 _KINDS: dict[str, Any] = {"s3": S3Store, "gs": GCSStore, "az": AzureStore}
 _WHOLE = 2**20  # objects up to this size are taken in one piece, larger ones in pieces of it: memory that is used again
 # obstore's words for status 416, and for a server that answers a range with the whole
 _NOT_SATISFIABLE = re.compile(r"\b416\b|Range Not Satisfiable", re.IGNORECASE)
 _NOT_PARTIAL = re.compile(r"NotPartial|non-partial|range request not supported", re.IGNORECASE)
+_SIGNED_FOR = timedelta(minutes=15)
+# what may be set of S3 if an object is to be had by a signed address alone: who asks, and where the bucket is
+_SIGNED = {
+    *("endpoint", "region", "access_key_id", "secret_access_key", "session_token", "virtual_hosted_style_request"),
+    *("role_arn", "role_session_name", "web_identity_token_file", "container_credentials_relative_uri"),
+    *("container_credentials_full_uri", "metadata_endpoint", "sts_endpoint"),
+}
+# variables that obstore heeds, and that a signed address says nothing of
+_UNSIGNED = re.compile(
+    r"AWS_(SKIP_SIGNATURE|REQUEST_PAYER|S3_EXPRESS|SERVER_SIDE|SSE|PROXY|ALLOW_INVALID)", re.IGNORECASE
+)
 _NEVER = "86400s"  # a download may take long, as long as bytes keep coming: read_timeout watches that
 
 
@@ -51,6 +63,7 @@ class CloudStore:
         self._root, self._settings, self._options = root, settings, options
         self._provider: Any = None  # of credentials
         self._is_s3 = scheme == "s3"
+        self._is_signed = scheme == "s3" and _says_nothing_else(root, settings, options.environment)
         self._probe: MetadataProbe | None = None  # asked first, if nobody but the machine can say who asks
         headers = options.headers(f"{scheme}://{root.rpartition('@')[2]}") if is_web else {}
         if headers:
@@ -85,6 +98,12 @@ class CloudStore:
         version = version_of(meta)
         digest = digest_of_tag(version) if self._tags_are_digests else None
         return Body(size, version, self._chunks(result, size, key), None, digest, _class_of(result))
+
+    def request(self, key: str) -> Request | None:
+        """How a plain client may get an object: by a signed address, on S3."""
+        if not self._is_signed or (self._provider is not None and not self._provider.is_fresh):
+            return None
+        return Request(obstore.sign(self._store, "GET", _literal(key), _SIGNED_FOR))
 
     def _open_part(self, key: str, span: tuple[int, int]) -> Body:
         try:
@@ -178,6 +197,12 @@ class CloudStore:
         obstore.put(self._open_store(), _literal(key), data)
 
 
+def _says_nothing_else(root: str, settings: Mapping[str, Any], environment: Mapping[str, str]) -> bool:
+    """Whether nothing is set that changes what a request for an object of S3 must say."""
+    is_odd = root.endswith("--x-s3") or any(_UNSIGNED.match(name) for name in environment)
+    return not is_odd and settings.keys() <= _SIGNED
+
+
 def _literal(key: str) -> str:
     """The key, unless obstore would take it for another: it drops slashes at both ends."""
     if key.startswith("/") or key.endswith("/"):
@@ -191,9 +216,3 @@ def _class_of(result: Any) -> str:
 
 def _info(meta: Any) -> ObjectInfo:
     return ObjectInfo(meta["path"], meta["size"], version_of(meta))
-
-
-def version_of(meta: Any) -> str:
-    """The ETag, else size and time of change: what tells one content of a key from another."""
-    tag = meta.get("e_tag")
-    return bare_tag(tag) if tag else f"{meta['size']}-{meta['last_modified'].timestamp():.6f}"

@@ -50,8 +50,8 @@ _REFUSALS = {
 class BadStatus(Exception):
     """An answer with a status that is none of success, from where its headers can be seen."""
 
-    def __init__(self, status: int, retry_after_s: float | None = None) -> None:
-        super().__init__(f"status code: {status}")
+    def __init__(self, status: int, retry_after_s: float | None = None, words: str = "") -> None:
+        super().__init__(f"status code: {status}: {words}" if words else f"status code: {status}")
         self.status = status
         self.retry_after_s = retry_after_s
 

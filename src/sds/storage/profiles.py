@@ -92,6 +92,11 @@ class Provider:
         self._found: dict[str, Any] | None = None
         self._renew_at = 0.0
 
+    @property
+    def is_fresh(self) -> bool:
+        """Whether the keys are here, and need not be renewed: nobody has to wait for them."""
+        return self._found is not None and time.time() < self._renew_at
+
     def __call__(self) -> dict[str, Any]:
         """The keys, in obstore's form."""
         with self._lock:

@@ -21,7 +21,7 @@ from sds.storage.retries import retrying
 from sds.types import ObjectInfo
 from sds.urls import split
 
-__all__ = ["Body", "Store", "Stores", "Buffer", "bare_tag", "is_other"]
+__all__ = ["Body", "Request", "Store", "Stores", "Buffer", "bare_tag", "is_other", "version_of"]
 
 T = TypeVar("T")
 _MAX_OPEN = 1000  # an index may name millions of hosts
@@ -48,12 +48,25 @@ class Body(NamedTuple):
     storage_class: str = "standard"
 
 
+class Request(NamedTuple):
+    """How anybody may get an object: its whole address, which may carry a signature, and header lines."""
+
+    url: str
+    headers: tuple[str, ...] = ()
+
+
 _NO_TAG = re.compile(r"\d+-(.*[.: ].*)?")  # size and time of change, which a listing and a header spell in other ways
 
 
 def bare_tag(tag: str) -> str:
     """An ETag without its quotes and the mark of a weak one."""
     return tag.removeprefix("W/").strip('"')
+
+
+def version_of(meta: Any) -> str:
+    """The ETag, else size and time of change: what tells one content of a key from another."""
+    tag = meta.get("e_tag")
+    return bare_tag(tag) if tag else f"{meta['size']}-{meta['last_modified'].timestamp():.6f}"
 
 
 def is_other(version: str, expected: str | None) -> bool:
@@ -72,6 +85,10 @@ class Store(Protocol):
         Raises:
             UnsupportedSource: the server gives no parts of objects.
         """
+        ...
+
+    def request(self, key: str) -> Request | None:
+        """How a plain client may get an object; None if only this store can. Asks nobody, and waits for nothing."""
         ...
 
     def read(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[Buffer]:

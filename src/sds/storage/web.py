@@ -7,33 +7,31 @@ stored: neither client undoes a Content-Encoding, so no small answer grows into 
 
 from __future__ import annotations
 
-import email.utils
 import re
 import time
 from collections.abc import Iterator, Sequence
-from datetime import datetime, timezone
 from typing import Any
 from urllib.parse import quote, unquote, urljoin, urlsplit
 
 import urllib3
 
 from sds.errors import AccessDenied, FetchError, IntegrityError, UnsupportedSource
-from sds.storage.checksums import digest_of_headers
-from sds.storage.cloud import CloudStore, version_of
+from sds.storage.cloud import CloudStore
 from sds.storage.failures import BadStatus, of_status, translate
+from sds.storage.headers import digest_in, retry_after_s, version_in
 from sds.storage.options import StoreOptions
-from sds.storage.store import Body, Buffer, bare_tag
+from sds.storage.store import Body, Buffer, Request
 from sds.types import ObjectInfo
 from sds.urls import redact
 
 __all__ = ["WebStore"]
 
 _CHUNK = 2**20
+_DOTS = re.compile(r"/\.{1,2}(/|\?|$)")
 _MAX_REDIRECTS = 5
 _PART = re.compile(r"bytes (\d{1,15})-(\d{1,15})/(\d{1,15})")
 _NO_HEAD = re.compile(r"status code: (405|501)")  # obstore's words
 _REDIRECTS = (301, 302, 303, 307, 308)
-_NEVER = datetime.fromtimestamp(0, timezone.utc)  # what obstore takes for the time of change where none is given
 _CAREFUL_S = 30.0  # after a host wanted fewer requests, it is asked by the client that sees its Retry-After
 
 
@@ -67,6 +65,14 @@ class WebStore:
             self._gives_no_length = True
             return self.open(key, span)
 
+    def request(self, key: str) -> Request | None:
+        """How a plain client may get an object."""
+        if self._gives_no_length or "@" in self._host or time.monotonic() < self._careful_until:
+            return None
+        if _DOTS.search(f"/{key}"):  # it would be taken for another path
+            return None
+        return Request(self._url(key), tuple(f"{name}: {value}" for name, value in self._headers.items()))
+
     def _is_odd(self, key: str) -> bool:
         return self._has_private_headers or _is_odd(key)
 
@@ -74,8 +80,9 @@ class WebStore:
         response = self._request("GET", key)
         length = response.headers.get("Content-Length")
         size = int(length) if length is not None and length.isdigit() else None
+        self._gives_no_length = self._gives_no_length or size is None
         chunks = self._chunks(response, size, key)
-        return Body(size, _version(response.headers, size), chunks, digest=_digest(response.headers))
+        return Body(size, version_in(response.headers, size), chunks, digest=digest_in(response.headers))
 
     def _open_odd_part(self, key: str, span: tuple[int, int]) -> Body:
         response = self._request("GET", key, {"Range": f"bytes={span[0]}-{span[1] - 1}"})
@@ -84,7 +91,7 @@ class WebStore:
             response.close()
             raise UnsupportedSource("the server gives no parts of objects", hint="it is fetched whole")
         size, total = int(found[2]) + 1 - span[0], int(found[3])
-        return Body(size, _version(response.headers, total), self._chunks(response, size, key), total)
+        return Body(size, version_in(response.headers, total), self._chunks(response, size, key), total)
 
     def _chunks(self, response: Any, size: int | None, key: str) -> Iterator[Buffer]:
         num_bytes = 0
@@ -122,7 +129,7 @@ class WebStore:
         length = response.headers.get("Content-Length", "")
         if not length.isdigit():
             raise FetchError("the server gives no length", hint="serve the file with a Content-Length header")
-        return ObjectInfo(key, int(length), _version(response.headers, int(length)))
+        return ObjectInfo(key, int(length), version_in(response.headers, int(length)))
 
     def list_all(self, prefix: str) -> Iterator[list[ObjectInfo]]:
         """HTTP has no listing."""
@@ -142,8 +149,11 @@ class WebStore:
             f"http(s) is read only: {self._shown}{key.partition('?')[0]}", hint="write to a bucket or a folder"
         )
 
+    def _url(self, key: str) -> str:
+        return self._base + quote(key, safe="/?&=%:@!$'()*+,;~-._[]#")
+
     def _request(self, method: str, key: str, headers: dict[str, str] | None = None) -> Any:
-        url = self._base + quote(key, safe="/?&=%:@!$'()*+,;~-._[]#")
+        url = self._url(key)
         for _ in range(_MAX_REDIRECTS + 1):
             # a token for this host is for this host alone
             own = self._headers if urlsplit(url).netloc == self._host else {}
@@ -172,7 +182,7 @@ class WebStore:
                 if not verdict.may_pass:
                     raise verdict.error
                 # what may pass is raised as a foreign error, so that whoever tries again sees what the server wants
-                raise BadStatus(response.status, _retry_after_s(response.headers.get("Retry-After")))
+                raise BadStatus(response.status, retry_after_s(response.headers.get("Retry-After")))
             return response
         raise FetchError(
             f"more than {_MAX_REDIRECTS} redirects: {self._shown}{key.partition('?')[0]}", hint="use the final URL"
@@ -192,18 +202,6 @@ def _cut(response: Any, start: int, stop: int) -> bytes:
     finally:
         response.close()  # a connection whose answer was read is back in the pool already
     return b"".join(parts)
-
-
-def _retry_after_s(text: str | None) -> float | None:
-    """What a Retry-After header says, seconds or a date; None if it makes no sense."""
-    if not text:
-        return None
-    if re.fullmatch(r"\d{1,9}(\.\d{1,9})?", text.strip()):
-        return float(text)
-    try:
-        return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - time.time())
-    except (ValueError, TypeError, OverflowError):
-        return None
 
 
 def _discard(response: Any) -> None:
@@ -226,22 +224,3 @@ def _is_odd(key: str) -> bool:
     literal = unquote(key)
     # a%2Bb is not a+b to every server, %E9 is no UTF-8, and control characters obstore refuses
     return "%" in key and (quote(literal, safe=_UNESCAPED) != key or not literal.isprintable())
-
-
-def _digest(headers: Any) -> str | None:
-    """The MD5 of the body. GCS tells that of the stored bytes, even if it undoes a compression on the way."""
-    stored = headers.get("x-goog-stored-content-encoding", "identity")
-    is_stored = stored in ("identity", headers.get("Content-Encoding"))
-    return digest_of_headers(headers.get("Content-MD5"), headers.get("x-goog-hash") if is_stored else None)
-
-
-def _version(headers: Any, size: int | None) -> str:
-    """As `version_of` spells it for the other client: one object, one version, whoever asks."""
-    tag = headers.get("ETag")
-    if tag or size is None:
-        return bare_tag(tag or "")
-    try:
-        changed_at = email.utils.parsedate_to_datetime(headers.get("Last-Modified", ""))
-        return version_of({"size": size, "last_modified": changed_at})
-    except (ValueError, TypeError, OverflowError):
-        return version_of({"size": size, "last_modified": _NEVER})

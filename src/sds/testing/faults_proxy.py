@@ -41,6 +41,7 @@ class Exchange:
         status: what was answered; 0 if nothing was.
         fault: the kind of fault that was injected, or ''.
         at: when it came, by time.monotonic.
+        head: all header lines that were sent.
     """
 
     method: str
@@ -50,6 +51,7 @@ class Exchange:
     status: int
     fault: str
     at: float
+    head: str = ""
 
 
 class FaultyProxy:
@@ -183,7 +185,7 @@ class FaultyProxy:
         path = unquote(target.partition("?")[0])
         fault = self.script.choose(method, path, wanted)
         body = client.exactly(int(_header(head, b"content-length") or 0))
-        note = (method, target, path, wanted)
+        note = (method, target, path, wanted, head.decode("latin-1"))
         if fault is not None and fault.kind == "delay":
             self._wait(client.sock, fault.seconds)
         if fault is not None and fault.kind in ("status", "redirect", "refuse"):
@@ -212,7 +214,7 @@ class FaultyProxy:
             return False
         return (_header(answer, b"connection") or "").lower() != "close"
 
-    def _answer_alone(self, client: _Line, fault: Fault, note: tuple[str, str, str, str]) -> bool:
+    def _answer_alone(self, client: _Line, fault: Fault, note: tuple[str, str, str, str, str]) -> bool:
         if fault.kind == "refuse":
             self._log(note, 0, "refuse")
             _reset(client.sock)
@@ -259,8 +261,8 @@ class FaultyProxy:
                     raise EOFError
                 self._over.wait(min(left_s, 0.1))  # the next request waits its turn
 
-    def _log(self, note: tuple[str, str, str, str], status: int, fault: str) -> None:
-        self._exchanges.append(Exchange(*note, status=status, fault=fault, at=time.monotonic()))
+    def _log(self, note: tuple[str, str, str, str, str], status: int, fault: str) -> None:
+        self._exchanges.append(Exchange(*note[:4], status=status, fault=fault, at=time.monotonic(), head=note[4]))
 
 
 class _Line:

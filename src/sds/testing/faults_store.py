@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
 from sds.errors import IntegrityError, OptionError
-from sds.storage import Body, Buffer, Store
+from sds.storage import Body, Buffer, Request, Store
 from sds.storage.failures import BadStatus
 from sds.testing.faults import Fault, Script
 from sds.types import ObjectInfo
@@ -46,6 +46,10 @@ class FaultyStore:
         fault = self._begin("GET", key, "" if span is None else f"{span[0]}-{span[1]}")
         body = self._store.open(key, span)
         return body if fault is None or fault.kind == "delay" else _spoiled(body, fault)
+
+    def request(self, key: str) -> Request | None:  # noqa: ARG002 (the contract's signature)
+        """None: whoever asks in another way would meet no faults."""
+        return None
 
     def read(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[Buffer]:
         """The bytes of several ranges; every fault of the body is a reset."""

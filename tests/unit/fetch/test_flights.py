@@ -339,7 +339,7 @@ def test_the_disk_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr("sds.fetch.bodies.os.write", full)
+        patched.setattr("sds.fetch.bodies.os.writev", full)
         client.ask("u0")
         tower.settle(lambda: client.errors)
     assert "No space left on device" in str(client.errors[0]) and "hint: free some disk" in str(client.errors[0])

@@ -21,8 +21,8 @@ from sds.errors import (
 )
 from sds.storage import retries as retries_module
 from sds.storage.failures import BadStatus, no_credentials, of_status, translate
+from sds.storage.headers import retry_after_s
 from sds.storage.retries import pause_before, retrying
-from sds.storage.web import _retry_after_s
 
 URL = "https://user:SECRET@host/key?X-Amz-Signature=SECRET"
 DUMP = '\n\nDebug source:\nGeneric { source: reqwest::Error { url: "https://h/?sig=SECRET" } }'
@@ -231,14 +231,14 @@ def test_a_certificate_that_is_not_trusted_stays_so(text: str) -> None:
     ("text", "seconds"), [("7", 7.0), (" 2 ", 2.0), ("1.5", 1.5), (None, None), ("soon", None), ("-3", None)]
 )
 def test_retry_after_in_seconds(text: str | None, seconds: float | None) -> None:
-    assert _retry_after_s(text) == seconds
+    assert retry_after_s(text) == seconds
 
 
 def test_retry_after_as_a_date() -> None:
     then = email.utils.format_datetime(datetime.now(timezone.utc) + timedelta(seconds=100))
-    found = _retry_after_s(then)
+    found = retry_after_s(then)
     assert found is not None and 90.0 < found <= 100.0
-    assert _retry_after_s("Wed, 21 Oct 2015 07:28:00 GMT") == 0.0
+    assert retry_after_s("Wed, 21 Oct 2015 07:28:00 GMT") == 0.0
 
 
 ANSWER = "status code: 404 Not Found: <Error>\n  <Code>{}</Code></Error>"

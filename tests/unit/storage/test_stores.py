@@ -12,10 +12,10 @@ import pytest
 from sds.errors import AccessDenied, OptionError, UnsupportedSource
 from sds.storage import StoreOptions, Stores, is_other
 from sds.storage import store as store_module
-from sds.storage.cloud import version_of
+from sds.storage.headers import digest_in, version_in
 from sds.storage.listing import list_below
-from sds.storage.store import bare_tag
-from sds.storage.web import WebStore, _digest, _is_odd, _version
+from sds.storage.store import bare_tag, version_of
+from sds.storage.web import WebStore, _is_odd
 from sds.types import ObjectInfo
 
 
@@ -149,18 +149,18 @@ def test_ranges_of_an_endless_answer(status: int, start: int) -> None:
 def test_both_clients_spell_a_version_in_one_way() -> None:
     changed_at = datetime(2015, 10, 21, 7, 28, tzinfo=timezone.utc)
     spelled = version_of({"size": 5, "last_modified": changed_at})
-    assert _version({"Last-Modified": "Wed, 21 Oct 2015 07:28:00 GMT"}, 5) == spelled
-    assert _version({"Last-Modified": "Wed, 21 Oct 2015 08:28:00 +0100"}, 5) == spelled
-    assert _version({}, 5) == _version({"Last-Modified": "nonsense"}, 5) == "5-0.000000"
-    assert _version({"ETag": 'W/"abc"', "Last-Modified": "x"}, None) == "abc"
-    assert not is_other(_version({"Last-Modified": "Wed, 21 Oct 2015 07:28:00 GMT"}, None), "abc")
+    assert version_in({"last-modified": "Wed, 21 Oct 2015 07:28:00 GMT"}, 5) == spelled
+    assert version_in({"last-modified": "Wed, 21 Oct 2015 08:28:00 +0100"}, 5) == spelled
+    assert version_in({}, 5) == version_in({"last-modified": "nonsense"}, 5) == "5-0.000000"
+    assert version_in({"etag": 'W/"abc"', "last-modified": "x"}, None) == "abc"
+    assert not is_other(version_in({"last-modified": "Wed, 21 Oct 2015 07:28:00 GMT"}, None), "abc")
 
 
 def test_a_checksum_of_what_is_stored_is_not_that_of_what_is_sent() -> None:
     digest = {"x-goog-hash": "md5=1B2M2Y8AsgTpgAmY7PhCfg=="}
-    assert _digest(digest) == "d41d8cd98f00b204e9800998ecf8427e"
+    assert digest_in(digest) == "d41d8cd98f00b204e9800998ecf8427e"
     zipped = {**digest, "x-goog-stored-content-encoding": "gzip"}
-    assert _digest(zipped) is None and _digest({**zipped, "Content-Encoding": "gzip"}) == _digest(digest)
+    assert digest_in(zipped) is None and digest_in({**zipped, "content-encoding": "gzip"}) == digest_in(digest)
 
 
 def test_tags_are_spelled_in_one_way() -> None:
