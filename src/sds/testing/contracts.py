@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+import urllib.request
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import ClassVar, TypeVar
@@ -24,6 +25,7 @@ import pytest
 
 from sds.errors import FetchError, ObjectNotFound, SdsError
 from sds.storage import Store
+from sds.storage.headers import version_in
 from sds.storage.retries import retrying
 from sds.types import ObjectInfo
 
@@ -116,6 +118,18 @@ class StoreContract:
         assert body.size == len(data)
         assert body.version
         assert b"".join(bytes(chunk) for chunk in body.chunks) == data
+
+    def test_a_plain_client_gets_what_it_is_told_of(self, store: Store, prefix: str, write: Write) -> None:
+        key, data = f"{prefix}a b/c+d.bin", bytes(range(256)) * 10
+        write(key, data)
+        version = self.ask(store.open, key).version
+        told = self.ask(store.request, key)
+        if told is None:
+            return  # only the store itself can get it
+        asked = urllib.request.Request(told.url, headers=dict(line.split(": ", 1) for line in told.headers))  # noqa: S310
+        with urllib.request.urlopen(asked, timeout=30) as answer:  # noqa: S310 (the store says which scheme it has)
+            assert answer.read() == data
+            assert version_in(answer.headers, len(data)) == version
 
     def test_an_empty_object_is_an_object(self, store: Store, prefix: str, write: Write) -> None:
         key = f"{prefix}empty"
