@@ -213,8 +213,12 @@ def test_hosts_of_the_web_go_by_the_lane_with_their_headers_and_over_tls(
     with FaultyProxy(http_server.endpoint, certificate=files) as secure:
         settings = {secure.endpoint: {"headers": {"X-Token": "secret"}}}
         client = FetchClient(FetchOptions(dst=str(dst), settings=settings))
-        for number in range(20):  # until libcurl is loaded
-            assert fetching.get(client, f"{secure.endpoint}/{folder}/0%20x.bin?first={number}") == BODY
+
+        def is_proved() -> bool:
+            assert fetching.get(client, f"{secure.endpoint}/{folder}/0%20x.bin?{new_name()}") == BODY
+            return "User-Agent: sds" in secure.exchanges()[-1].head
+
+        fetching.until(is_proved)
         tickets = client.submit([[(f"{secure.endpoint}/{folder}/{i}%20x.bin?v=1", None)] for i in range(1, 20)])
         assert [Path(ticket.take()[0]).read_bytes() for ticket in tickets] == [BODY] * 19
         (seen,) = secure.exchanges(f"/{folder}/19 x.bin")
@@ -249,6 +253,42 @@ def test_a_defect_hands_everything_back(http_server: HTTPServer, caplog: pytest.
     assert not ride.put(5) and sorted(back) == [*range(5)][-len(back) :]
     assert {"odd", "unsayable"} == {answer.token for answer in answers}
     assert "all go the other way" in caplog.text
+    ride.close()
+
+
+def test_what_cannot_be_read_leaves_nobody_waiting(http_server: HTTPServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> Answer:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(express._Ride, "end", fail)
+    request = Request(http_server.url("absent"))
+    assert asked(request, request) == [Answer(request, is_odd=True)] * 2
+
+
+@pytest.mark.parametrize("where", ["begin", "done"])
+def test_a_defect_on_the_way_loses_nothing(
+    http_server: HTTPServer, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    answers: list[Answer] = []
+    back: list[int] = []
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("a defect")
+
+    def done(found: list[Answer]) -> None:
+        answers.extend(found)
+        if where == "done" and len(answers) == 1:
+            fail()
+
+    if where == "begin":
+        monkeypatch.setattr(express._Ride, "begin", fail)
+    request = Request(http_server.url("absent"))
+    ride: Express[int] = Express(lambda items: [(request, 5.0, item) for item in items], done, back.append, 2, 1000)
+    for number in range(6):
+        ride.put(number)
+    ride.start()
+    fetching.until(lambda: len(answers) + len(back) == 6)
+    assert sorted([*back, *(answer.token for answer in answers)]) == list(range(6))
     ride.close()
 
 
@@ -291,18 +331,22 @@ def test_headers_of_one_host_stay_with_it(http_server: HTTPServer) -> None:
         ("502 Bad Gateway", b"<?xml?>\n<Code>Busy</Code> /k?X-Amz-Signature=abc", {}, False, "502: <Code>Busy</Code>$"),
         ("501 Not Implemented", b"no", {}, True, None),
         ("200 OK", b"3\r\nabc\r\n0\r\n\r\n", {"Transfer_Encoding": "chunked"}, True, None),
+        ("200 OK", b"3\r\nabc\r\n0\r\nContent-Length: 1\xb2\r\n\r\n", {"Transfer_Encoding": "chunked"}, False, None),
+        ("200 OK", b"7d0\r\n" + bytes(2000) + b"\r\n0\r\n\r\n", {"Transfer_Encoding": "chunked"}, None, None),
         ("200 OK", b"", {}, False, None),
         ("200 OK", bytes(2000), {}, False, None),  # too large
         ("302 Found", b"", {"Location": "http://127.0.0.1:1/"}, True, None),
         ("401 Unauthorized", b"", {}, True, None),
     ],
-    ids=["502", "501", "chunked", "empty", "large", "redirect", "401"],
+    ids=["502", "501", "chunked", "trailer", "chunked and large", "empty", "large", "redirect", "401"],
 )
-def test_what_an_answer_means(status: str, body: bytes, more: dict[str, str], is_odd: bool, error: str | None) -> None:
+def test_what_an_answer_means(
+    status: str, body: bytes, more: dict[str, str], is_odd: bool | None, error: str | None
+) -> None:
     length = None if "Transfer_Encoding" in more else len(body)
     with RawServer(lambda _: response(status, body, length, **more)) as server:
         (answer,) = asked(Request(f"{server.url}/x"))
-    assert answer.body is None and answer.is_odd == is_odd
+    assert answer.body is None and (is_odd is None or answer.is_odd == is_odd)  # None: versions of libcurl differ
     if error is None:
         assert answer.error is None
     else:

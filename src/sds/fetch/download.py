@@ -53,6 +53,7 @@ class Download:
 
         def fetch(store: Store, key: str) -> bool:
             body = store.open(key, flight.span)
+            _check(flight, body)
             if body.size == 0 and flight.span is None:
                 self._check_empty(flight, store, key)
             return self._land(attempt, body, key, store)
@@ -63,6 +64,7 @@ class Download:
         """Takes a small body that is here already; False if there is no room for it. Waits for nothing."""
         attempt.in_memory = body.size or 0
         self.budget.take_now(attempt.in_memory)
+        _check(attempt.flight, body)
         return self._land(attempt, body, split(attempt.flight.url).key)
 
     def _check_empty(self, flight: Flight, store: Store, key: str) -> None:
@@ -81,7 +83,6 @@ class Download:
 
     def _land(self, attempt: Attempt, body: Body, key: str, store: Store | None = None) -> bool:
         flight = attempt.flight
-        _check(flight, body)
         flight.storage_class = body.storage_class
         chunks: Iterable[Buffer] = body.chunks
         size = body.size
@@ -97,7 +98,8 @@ class Download:
             if flight.span is not None:
                 flight.suffix = suffix_of(body.total, body.version)
         if size <= WHOLE:
-            self._take_memory(attempt, size)
+            if store is not None:  # else it is in memory already, and counted
+                self._take_memory(attempt, size)
             attempt.body = list(chunks)
             self._verify(flight, body.digest, attempt.body)
             return True

@@ -296,8 +296,9 @@ class Flights:
             attempts = self._unwritten.get()
             share = self._unwritten.qsize() // _NUM_WRITERS  # the other writers have theirs
             with suppress(queue.Empty):
-                for _ in range(min(share, _MAX_AT_ONCE - 1)):
+                while share and len(attempts) < _MAX_AT_ONCE:
                     attempts += self._unwritten.get_nowait()
+                    share -= 1
             self._write_all(attempts)
             del attempts  # or their bodies would stay in memory until the next one comes
             self._tell()
@@ -371,21 +372,25 @@ class Flights:
     def came(self, attempts: list[tuple[Attempt, Body | Exception]]) -> None:
         """Attempts that are over; what failed in the lane has a thread when it is tried again."""
         bodies: list[Attempt] = []
-        for attempt, outcome in attempts:
-            verdict: Verdict | None = None
-            has_room = True
-            try:
-                if isinstance(outcome, Exception):
-                    raise outcome
-                has_room = self._download.take(attempt, outcome)
-            except Exception as error:  # noqa: BLE001 (a thread boundary, as above)
-                verdict, attempt.flight.needs_thread = _judge(attempt.flight, error), True
-            if self._is_for_writers(attempt, verdict, has_room):
-                bodies.append(attempt)
-            else:
+        try:
+            for attempt, outcome in attempts:
+                verdict: Verdict | None = None
+                has_room = True
+                try:
+                    if isinstance(outcome, Exception):
+                        raise outcome
+                    has_room = self._download.take(attempt, outcome)
+                except Exception as error:  # noqa: BLE001 (a thread boundary, as above)
+                    verdict = _judge(attempt.flight, error)
+                if self._is_for_writers(attempt, verdict, has_room):
+                    bodies.append(attempt)
+                    continue
+                if verdict is not None and not isinstance(verdict.error, Lost):
+                    attempt.flight.needs_thread = True
                 self._come_home(attempt, verdict, has_room)
-        for start in range(0, len(bodies), _MAX_AT_ONCE):
-            self._unwritten.put(bodies[start : start + _MAX_AT_ONCE])
+        finally:
+            for start in range(0, len(bodies), _MAX_AT_ONCE):
+                self._unwritten.put(bodies[start : start + _MAX_AT_ONCE])
         self._tell()
 
     def hand_over(self, attempt: Attempt, *, was_sent: bool) -> None:
@@ -393,11 +398,12 @@ class Flights:
         flight = attempt.flight
         with self._lock:
             flight.counts["requests"] -= not was_sent
+            flight.needs_thread = True
             self._traffic.stop(attempt)
             if attempt in flight.in_air:
                 flight.in_air.remove(attempt)
                 if not flight.in_air:
-                    self.fly(flight)
+                    self._ready.put(flight)
 
     def fly(self, flight: Flight) -> None:
         """A flight that did not begin, and has a thread from now on."""

@@ -71,10 +71,9 @@ class Lane:
 
     def widen(self, number: int) -> None:
         """How many requests there may be at once."""
-        with self._lock:
-            self._most = number
-            if self._express is not None:
-                self._express.most = number
+        self._most = number
+        if self._express is not None:
+            self._express.most = number
 
     def take(self, flight: Flight, usual_size: int) -> bool:
         """Takes a flight, if it is one for this lane. `usual_size`: of objects, as a rule."""
@@ -97,6 +96,8 @@ class Lane:
         try:
             if self._express is None:
                 self._express = self._open()
+            if self._express is not None:
+                self._express.most = self._most  # it may have been widened meanwhile
             self._is_missing = self._express is None
             self._plain[place] = None
             if len(self._plain) > _MAX_KNOWN:
@@ -122,9 +123,11 @@ class Lane:
         place = flight.root, id(flight.options)
         if self._is_shunned(place):
             return  # by what was on its way with this one
-        last_s = self._shunned.pop(place, (0.0, 0.0))[1]
-        length_s = min(2 * last_s or _SHUNNED_S, _MAX_SHUNNED_S)
-        self._shunned[place] = time.monotonic() + length_s, length_s
+        now = time.monotonic()
+        until, last_s = self._shunned.pop(place, (0.0, 0.0))
+        has_mended = now - until > last_s  # it did well for longer than it was left alone
+        length_s = _SHUNNED_S if has_mended else min(2 * last_s, _MAX_SHUNNED_S)
+        self._shunned[place] = now + length_s, length_s
         if len(self._shunned) > _MAX_KNOWN:
             del self._shunned[next(iter(self._shunned))]
 
@@ -141,16 +144,18 @@ class Lane:
         """Orders for flights whose turn it is; those that shall not go this way after all have threads."""
         requests: list[Request] = []
         able: list[Flight] = []
+        others: list[Flight] = []
         for flight in flights:
-            if self._is_shunned((flight.root, id(flight.options))) or not self._tower.has_memory:
-                self._tower.fly(flight)
-            elif (request := self._request(flight)) is None:
-                self._shun(flight)
-                self._tower.fly(flight)
+            is_welcome = self._tower.has_memory and not self._is_shunned((flight.root, id(flight.options)))
+            request = self._request(flight) if is_welcome else None
+            if request is None:
+                others.append(flight)
             else:
                 able.append(flight)
                 requests.append(request)
         attempts = self._tower.board(able)
+        for flight in others:
+            self._tower.fly(flight)
         return [
             (request, attempt.flight.options.timeout_s, attempt)
             for request, attempt in zip(requests, attempts, strict=True)

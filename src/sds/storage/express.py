@@ -37,6 +37,7 @@ Order: TypeAlias = tuple[Request, float, Any]  # what to ask for, how long the s
 
 log = logging.getLogger("sds.storage")
 
+_PROXIES = ("http_proxy", "https_proxy", "all_proxy")
 _LONG_S = 60.0
 _BUFFER = 2**19  # bytes that are read at once
 _CODE = re.compile(rb"<Code>\w{1,64}</Code>")  # what S3 says of an error; the rest may repeat a signature
@@ -89,7 +90,7 @@ class Express(Generic[T]):
     ) -> None:
         if pycurl is None or not (hasattr(select, "epoll") and hasattr(os, "eventfd")):
             raise Unavailable("pycurl is not installed, or this is not Linux")
-        if any(name.lower().endswith("_proxy") and value for name, value in os.environ.items()):
+        if any(name.lower() in _PROXIES and value for name, value in os.environ.items()):
             raise Unavailable("proxies are set")
         self.most = most
         self._largest = largest
@@ -100,6 +101,7 @@ class Express(Generic[T]):
         self._sleeps = False
         self._waiting: deque[T] = deque()
         self._boarding: deque[T] = deque()  # whose orders are being made
+        self._orders: deque[Order] = deque()  # that are about to be sent
         self._idle: list[_Ride] = []
         self._rides: dict[Any, _Ride] = {}  # by curl's handle
         self._deadline = math.inf  # when curl wants to be called, whatever happens
@@ -125,7 +127,7 @@ class Express(Generic[T]):
             self._sleeps = False
             os.eventfd_write(self._bell, 1)
         if self._is_over:  # by now
-            self._give_back()
+            self._give_back(self._waiting)
         return True
 
     def close(self) -> None:
@@ -147,14 +149,17 @@ class Express(Generic[T]):
         except Exception:
             log.exception("plain requests end: all go the other way from now on")
         self._is_over = True
-        self._done([Answer(ride.token) for ride in self._rides.values()])
-        self._give_back()
+        unsent = [Answer(order[2], was_sent=False) for order in self._orders]
+        try:
+            self._done([*unsent, *(Answer(ride.token) for ride in self._rides.values())])
+        finally:
+            self._give_back(self._boarding)
+            self._give_back(self._waiting)
 
-    def _give_back(self) -> None:
-        for items in (self._boarding, self._waiting):
-            with suppress(IndexError):  # another thread does the same
-                while items:
-                    self._back(items.popleft())
+    def _give_back(self, items: deque[T]) -> None:
+        with suppress(IndexError):  # another thread does the same
+            while items:
+                self._back(items.popleft())
 
     def _set_off(self) -> None:
         """Sends what waits, as far as there may be more."""
@@ -162,17 +167,18 @@ class Express(Generic[T]):
             self._boarding.append(self._waiting.popleft())
         if not self._boarding:
             return
+        self._orders.extend(self._board(list(self._boarding)))
+        self._boarding.clear()
         unsayable: list[Answer] = []
-        for order in self._board(list(self._boarding)):
+        while self._orders:
             ride = self._idle.pop() if self._idle else _Ride(self._largest)
             try:
-                ride.begin(order)
+                ride.begin(self._orders[0])
+                self._multi.add_handle(ride.curl)
+                self._rides[ride.curl] = ride
             except (pycurl.error, UnicodeError, ValueError):  # an address or a header that libcurl does not take
-                unsayable.append(Answer(order[2], is_odd=True, was_sent=False))
-                continue
-            self._rides[ride.curl] = ride
-            self._multi.add_handle(ride.curl)
-        self._boarding.clear()
+                unsayable.append(Answer(self._orders[0][2], was_sent=False))
+            self._orders.popleft()
         if unsayable:
             self._done(unsayable)
 
@@ -222,7 +228,12 @@ class Express(Generic[T]):
     def _end(self, curl: Any, code: int | None, words: str) -> Answer:
         self._multi.remove_handle(curl)
         ride = self._rides.pop(curl)
-        answer = ride.end(code, words)
+        token = ride.token
+        try:
+            answer = ride.end(code, words)
+        except Exception:  # whatever a server sent: nobody is left waiting
+            log.exception("an answer cannot be read")
+            return Answer(token, is_odd=True)
         self._idle.append(ride)
         return answer
 
@@ -235,23 +246,35 @@ class _Ride:
         self.token: Any = None
         self._lines: list[bytes] = []  # of the header
         self._chunks: list[bytes] = []
+        self._largest = largest
+        self._num_bytes = 0
         self._asked: tuple[tuple[str, ...], float] | None = None
         curl = self.curl
         curl.setopt(pycurl.NOSIGNAL, 1)
         curl.setopt(pycurl.HTTP_VERSION, pycurl.CURL_HTTP_VERSION_1_1)
         curl.setopt(pycurl.PROXY, "")
+        curl.setopt(pycurl.PATH_AS_IS, 1)
         curl.setopt(pycurl.USERAGENT, "sds")
         curl.setopt(pycurl.BUFFERSIZE, _BUFFER)
         curl.setopt(pycurl.MAXFILESIZE, largest)
         curl.setopt(pycurl.LOW_SPEED_LIMIT, 1)
         curl.setopt(pycurl.HEADERFUNCTION, self._lines.append)
-        curl.setopt(pycurl.WRITEFUNCTION, self._chunks.append)
+        curl.setopt(pycurl.WRITEFUNCTION, self._take)
         for option, place in _authorities():
             curl.setopt(option, place)
+
+    def _take(self, chunk: bytes) -> int | None:
+        """Keeps what came; what is too large, and did not say so, is cut off."""
+        self._num_bytes += len(chunk)
+        if self._num_bytes > self._largest:
+            return 0
+        self._chunks.append(chunk)
+        return None
 
     def begin(self, order: Order) -> None:
         """Gets ready for an order."""
         request, timeout_s, self.token = order
+        self._num_bytes = 0
         self.curl.setopt(pycurl.URL, request.url)
         asked = request.headers, timeout_s
         if asked != self._asked:
@@ -286,6 +309,8 @@ class _Ride:
         """What libcurl's codes mean: what may happen to any request is an error, the rest is for others to find out."""
         if code == pycurl.E_FILESIZE_EXCEEDED:
             return Answer(token)
+        if code == pycurl.E_WRITE_ERROR:  # it said nothing of its length
+            return Answer(token, is_odd=True)
         if not self.curl.getinfo(pycurl.REQUEST_SIZE):  # there is no way to it from here
             return Answer(token, is_odd=True, was_sent=False)
         if code == pycurl.E_SEND_ERROR and not self.curl.getinfo(pycurl.NUM_CONNECTS):  # of connections that had died

@@ -25,7 +25,7 @@ def body_of(headers: Any, chunks: Sequence[Buffer]) -> Body | None:
     """A body that is here; None if it is empty, or the answer did not say how long it would be."""
     length = headers.get("content-length", "")
     size = sum(map(len, chunks))
-    if not size or not length.isdigit() or int(length) != size:
+    if not size or length != str(size):
         return None
     storage_class = headers.get("x-amz-storage-class", "standard").lower()
     return Body(size, version_in(headers, size), iter(chunks), None, None, storage_class)

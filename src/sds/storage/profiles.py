@@ -95,7 +95,8 @@ class Provider:
     @property
     def is_fresh(self) -> bool:
         """Whether the keys are here, and need not be renewed: nobody has to wait for them."""
-        return self._found is not None and time.time() < self._renew_at
+        found = self._found
+        return found is not None and (found["expires_at"] is None or time.time() < self._renew_at)
 
     def __call__(self) -> dict[str, Any]:
         """The keys, in obstore's form."""

@@ -88,7 +88,10 @@ class Store(Protocol):
         ...
 
     def request(self, key: str) -> Request | None:
-        """How a plain client may get an object; None if only this store can. Asks nobody, and waits for nothing."""
+        """How a plain client may get an object; None if only this store can, or not just now.
+
+        Nobody is asked, unless keys that the machine's cloud gives have to be renewed.
+        """
         ...
 
     def read(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[Buffer]:

@@ -27,7 +27,6 @@ from sds.urls import redact
 __all__ = ["WebStore"]
 
 _CHUNK = 2**20
-_DOTS = re.compile(r"/\.{1,2}(/|\?|$)")
 _MAX_REDIRECTS = 5
 _PART = re.compile(r"bytes (\d{1,15})-(\d{1,15})/(\d{1,15})")
 _NO_HEAD = re.compile(r"status code: (405|501)")  # obstore's words
@@ -48,7 +47,8 @@ class WebStore:
         self._has_private_headers = any(name.lower() not in ("authorization", "cookie") for name in self._headers)
         self._timeout = urllib3.Timeout(connect=min(10.0, options.timeout_s), read=options.timeout_s)
         self._pool = urllib3.PoolManager(maxsize=64, retries=False)
-        self._gives_no_length = False
+        self._gives_no_length = False  # obstore says so
+        self._is_unsure_of_length = False  # one answer had none
         self._careful_until = 0.0
 
     def open(self, key: str, span: tuple[int, int] | None = None) -> Body:
@@ -62,14 +62,12 @@ class WebStore:
                 self._careful_until = time.monotonic() + _CAREFUL_S
             if "content length" not in str(error).lower().replace("-", " "):
                 raise
-            self._gives_no_length = True
+            self._gives_no_length = self._is_unsure_of_length = True
             return self.open(key, span)
 
     def request(self, key: str) -> Request | None:
         """How a plain client may get an object."""
-        if self._gives_no_length or "@" in self._host or time.monotonic() < self._careful_until:
-            return None
-        if _DOTS.search(f"/{key}"):  # it would be taken for another path
+        if self._is_unsure_of_length or "@" in self._host or time.monotonic() < self._careful_until:
             return None
         return Request(self._url(key), tuple(f"{name}: {value}" for name, value in self._headers.items()))
 
@@ -80,7 +78,7 @@ class WebStore:
         response = self._request("GET", key)
         length = response.headers.get("Content-Length")
         size = int(length) if length is not None and length.isdigit() else None
-        self._gives_no_length = self._gives_no_length or size is None
+        self._is_unsure_of_length = self._is_unsure_of_length or size is None
         chunks = self._chunks(response, size, key)
         return Body(size, version_in(response.headers, size), chunks, digest=digest_in(response.headers))
 

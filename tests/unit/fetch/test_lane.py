@@ -207,3 +207,36 @@ def test_what_is_handed_over_is_brought_by_a_thread_and_none_is_lost(tmp_path: P
     with lock:
         flights.join("c" * 32, URL, None, StoreOptions(), waiter, 0)
     assert waiter.told.get(timeout=10) == (b"hello", 1)  # the thread is still there
+
+
+def test_memory_of_bodies_is_given_back_however_they_end(tmp_path: Path) -> None:
+    from sds.storage import Body
+
+    lock = threading.RLock()
+    flights = Flights(Cache(tmp_path, limit=8), lock, lambda: None)
+    flights._room._usual_size = 4.0
+    waiter = Waiting()
+    budget = flights._download.budget
+
+    def begun(key: str) -> Attempt:
+        with lock:
+            flight = flights.join(key * 32, URL, None, StoreOptions(), waiter, 0)
+        assert flights._ready.get() is flight
+        (attempt,) = flights.board([flight])
+        assert attempt is not None
+        return attempt
+
+    def body(size: int) -> Body:
+        return Body(size, "v", iter([bytes(size)]))
+
+    first, lost, large = begun("a"), begun("b"), None
+    lost.flight.in_air = []  # another attempt was first
+    flights.came([(lost, body(4)), (first, body(4))])
+    assert budget._taken == 4 and not lost.flight.needs_thread  # the other one waits for its writer
+    flights.ensure_threads(0)
+    assert waiter.told.get(timeout=10) == (bytes(4), 1)
+    with lock:
+        flights._room.give_back(lost.flight)
+    large = begun("c")
+    flights.came([(large, body(100))])  # larger than all there may be
+    assert "cache_limit" in str(waiter.told.get(timeout=10)) and budget._taken == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
@@ -125,3 +126,20 @@ def test_a_time_of_expiry_in_any_zone() -> None:
     assert _keys("a", "b", None, naive)["expires_at"] == naive.replace(tzinfo=timezone.utc)
     zoned = datetime(2030, 1, 1, tzinfo=timezone(timedelta(hours=2)))
     assert _keys("a", "b", None, zoned)["expires_at"] == zoned
+
+
+def test_keys_are_fresh_until_they_have_to_be_renewed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = tmp_path / "credentials"
+    place.write_text("[default]\naws_access_key_id = a\naws_secret_access_key = b\n")
+    environment = {"AWS_SHARED_CREDENTIALS_FILE": str(place), "AWS_CONFIG_FILE": str(tmp_path / "absent")}
+    provider = Provider(environment)
+    assert not provider.is_fresh  # nobody has looked
+    provider()
+    now = time.time()
+    monkeypatch.setattr("sds.storage.profiles.time.time", lambda: now + 3600)
+    assert provider.is_fresh  # they have no end
+    place.write_text("[default]\naws_access_key_id = a\naws_secret_access_key = b\naws_session_token = c\n")
+    provider()
+    assert provider.is_fresh
+    monkeypatch.setattr("sds.storage.profiles.time.time", lambda: now + 7200)
+    assert not provider.is_fresh
