@@ -25,7 +25,8 @@ from sds.errors import FetchError, FetchTimeout, ObjectNotFound, SdsError
 from sds.fetch import FetchClient, FetchOptions
 from sds.fetch.lane import LARGEST
 from sds.storage import express
-from sds.storage.express import Answer, Express, Unavailable
+from sds.storage.express import Express, Unavailable
+from sds.storage.ride import Answer, Ride
 from sds.storage.store import Request
 from sds.testing import Fault, FaultyProxy, HTTPServer, S3Server
 
@@ -260,7 +261,7 @@ def test_what_cannot_be_read_leaves_nobody_waiting(http_server: HTTPServer, monk
     def fail(*_: object) -> Answer:
         raise RuntimeError("a defect")
 
-    monkeypatch.setattr(express._Ride, "end", fail)
+    monkeypatch.setattr(Ride, "end", fail)
     request = Request(http_server.url("absent"))
     assert asked(request, request) == [Answer(request, is_odd=True)] * 2
 
@@ -281,7 +282,7 @@ def test_a_defect_on_the_way_loses_nothing(
             fail()
 
     if where == "begin":
-        monkeypatch.setattr(express._Ride, "begin", fail)
+        monkeypatch.setattr(Ride, "begin", fail)
     request = Request(http_server.url("absent"))
     ride: Express[int] = Express(lambda items: [(request, 5.0, item) for item in items], done, back.append, 2, 1000)
     for number in range(6):

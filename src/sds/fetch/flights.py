@@ -12,24 +12,23 @@ when its answer comes at last.
 from __future__ import annotations
 
 import logging
-import os
 import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 
 from sds.errors import FetchError, SdsError
-from sds.fetch.bodies import DiskFull, write
+from sds.fetch.bodies import DiskFull
 from sds.fetch.cache import Cache, Entry
 from sds.fetch.download import WHOLE, Download, Lost
 from sds.fetch.flight import Attempt, Flight, Passenger, Waiter, crowded, defect, dropped
-from sds.fetch.folder import make_folder, publish
+from sds.fetch.folder import publish
 from sds.fetch.lane import Lane
 from sds.fetch.later import Later
 from sds.fetch.room import Room
 from sds.fetch.spans import Span
 from sds.fetch.traffic import Traffic
+from sds.fetch.writers import Writers
 from sds.storage import Body, StoreOptions, Stores
 from sds.storage.failures import Verdict, translate
 from sds.storage.retries import pause_before
@@ -39,8 +38,6 @@ __all__ = ["Flight", "Flights", "Passenger", "Waiter"]
 log = logging.getLogger("sds.fetch")
 
 _MAX_THREADS = 256
-_NUM_WRITERS = 2
-_MAX_AT_ONCE = 16  # bodies that a writer takes at once: each shares locks and replies with the others
 _TICK_S = 0.05
 _DEFECTS = (KeyError, IndexError, AttributeError, TypeError, NameError, AssertionError)
 
@@ -58,12 +55,12 @@ class Flights:
         self._stores = Stores()
         self._flights: dict[str, Flight] = {}
         self._ready: queue.SimpleQueue[Flight] = queue.SimpleQueue()
-        self._unwritten: queue.SimpleQueue[list[Attempt]] = queue.SimpleQueue()  # small bodies that came together
         self._later: Later[Flight] = Later()
         self._lane = Lane(self._stores, self)
         self._room = Room(cache, self._start, evict_from)
         self._download = Download(cache, lock, self._room, self._warn)
         self._traffic = Traffic(self._start, WHOLE)
+        self._writers = Writers(cache, lock, self._settle, self._finish, self._download.forget, tell)
         self.on_warning: Callable[[str], None] = log.warning  # called under the lock
         self._num_threads = 0
         self._num_taken_off = 0
@@ -78,8 +75,8 @@ class Flights:
         """Has at least this many downloads going on at once, from now on."""
         with self._lock:
             if not self._num_threads:
-                for work in [self._write_bodies] * _NUM_WRITERS + [self._keep_time]:
-                    threading.Thread(target=work, name=work.__name__.strip("_"), daemon=True).start()
+                self._writers.start()
+                threading.Thread(target=self._keep_time, name="keep-time", daemon=True).start()
             most = min(max(1, number), _MAX_THREADS)
             self._lane.widen(max(most, self._num_threads))
             while self._num_threads < most:
@@ -222,7 +219,7 @@ class Flights:
             is_needed = self._come_home(attempt, verdict, has_room)
             self._tell()
             return is_needed
-        self._unwritten.put([attempt])
+        self._writers.put(attempt)
         self._lane.learn(attempt.flight)
         return True
 
@@ -241,10 +238,10 @@ class Flights:
         with self._lock:
             is_needed = self._settle(attempt, verdict, has_room)
         if attempt.has_won and attempt.body is not None:
-            self._unwritten.put([attempt])
+            self._writers.put(attempt)
         return is_needed
 
-    def _settle(self, attempt: Attempt, verdict: Verdict | None, has_room: bool) -> bool:
+    def _settle(self, attempt: Attempt, verdict: Verdict | None = None, has_room: bool = True) -> bool:
         flight = attempt.flight
         self._traffic.end(attempt, verdict)
         takes_over = False
@@ -290,50 +287,6 @@ class Flights:
             flight.counts["retries"] += 1
         else:
             self._finish(flight, None if verdict is None else verdict.error)
-
-    def _write_bodies(self) -> None:
-        while True:
-            attempts = self._unwritten.get()
-            share = self._unwritten.qsize() // _NUM_WRITERS  # the other writers have theirs
-            with suppress(queue.Empty):
-                while share and len(attempts) < _MAX_AT_ONCE:
-                    attempts += self._unwritten.get_nowait()
-                    share -= 1
-            self._write_all(attempts)
-            del attempts  # or their bodies would stay in memory until the next one comes
-            self._tell()
-
-    def _write_all(self, attempts: list[Attempt]) -> None:
-        """Writes small bodies and publishes them; what waits together is told together."""
-        with self._lock:
-            for attempt in attempts:
-                if not attempt.has_won:
-                    self._settle(attempt, None, True)
-            attempts = [attempt for attempt in attempts if attempt.has_won]  # else another one was first
-            for attempt in attempts:
-                attempt.flight.part = self._cache.name_part(attempt.flight.key)
-        # not under the lock: whoever waits for the disk, and then for the interpreter, would stop all others
-        outcomes = [self._write_body(attempt) for attempt in attempts]
-        with self._lock:
-            # first those that are on the disk: if it refused another one, they are part of what it has
-            for attempt, outcome in sorted(zip(attempts, outcomes, strict=True), key=lambda each: each[1] is not None):
-                self._finish(attempt.flight, outcome)
-
-    def _write_body(self, attempt: Attempt) -> SdsError | None:
-        """Writes one body to its file, under its final name in the end; what went wrong."""
-        flight = attempt.flight
-        try:
-            assert flight.reserved is not None, "room before bytes"
-            make_folder(os.path.dirname(flight.part))
-            write(flight.part, attempt.body or ())
-            flight.path = publish(flight.part, flight.key, flight.reserved, flight.suffix)
-        except SdsError as error:
-            return error
-        except Exception as error:  # noqa: BLE001 (a thread boundary: a defect of ours must not leave anybody waiting)
-            return defect(flight, error)
-        finally:
-            self._download.forget(attempt)
-        return None
 
     def _keep_time(self) -> None:
         """Sends off what is due to be tried again, and second requests for stragglers."""
@@ -389,8 +342,7 @@ class Flights:
                     attempt.flight.needs_thread = True
                 self._come_home(attempt, verdict, has_room)
         finally:
-            for start in range(0, len(bodies), _MAX_AT_ONCE):
-                self._unwritten.put(bodies[start : start + _MAX_AT_ONCE])
+            self._writers.put(*bodies)
         self._tell()
 
     def hand_over(self, attempt: Attempt, *, was_sent: bool) -> None:

@@ -17,7 +17,8 @@ from sds.storage import Body, Request, Store, Stores
 from sds.types import size_in
 
 if TYPE_CHECKING:
-    from sds.storage.express import Answer, Express, Order
+    from sds.storage.express import Express
+    from sds.storage.ride import Answer, Order
 
 __all__ = ["LARGEST", "Lane", "Tower"]
 

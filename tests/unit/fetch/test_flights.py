@@ -302,7 +302,7 @@ def test_bodies_that_wait_to_be_written_are_few(tmp_path: Path, monkeypatch: pyt
         seen.append(tower.flights._download.budget._taken)
         write(path, chunks)
 
-    monkeypatch.setattr("sds.fetch.flights.write", slowly)
+    monkeypatch.setattr("sds.fetch.writers.write", slowly)
     tower = Tower(tmp_path, None, sizes(20))
     client = Client(tower)
     client.ask(*(f"u{i}" for i in range(20)))

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from sds.errors import CacheError, FetchError, IntegrityError, ObjectNotFound, SdsError
-from sds.fetch import flights as flights_module
 from sds.fetch import hedges as hedges_module
+from sds.fetch import writers as writers_module
 from sds.fetch.cache import Cache, Entry, key_of
 from sds.fetch.flights import Flights
 from sds.storage import Body, StoreOptions
@@ -300,7 +300,7 @@ def test_the_first_request_comes_and_waits_for_the_disk(tmp_path: Path, monkeypa
     before = set(threading.enumerate())
     disk, second = threading.Event(), threading.Event()
     written: list[str] = []
-    write, plain = flights_module.write, objects.open
+    write, plain = writers_module.write, objects.open
 
     def write_slowly(path: str, chunks: Any) -> None:
         written.append(path)
@@ -313,7 +313,7 @@ def test_the_first_request_comes_and_waits_for_the_disk(tmp_path: Path, monkeypa
             assert second.wait(10)
         return plain(key, span)
 
-    monkeypatch.setattr(flights_module, "write", write_slowly)
+    monkeypatch.setattr(writers_module, "write", write_slowly)
     objects.open = open_slowly  # type: ignore[method-assign]
     tower.ask("http://h/a", "http://h/b")
     tower.settle(lambda: len(written) == 2)  # both writers are busy
@@ -338,8 +338,8 @@ def test_bodies_that_wait_for_the_disk_together_are_told_together(
     tower = Tower(tmp_path, objects)
     disk = threading.Event()
     told: list[int] = []
-    write = flights_module.write
-    tower.flights._tell = lambda: told.append(len(tower.entries))
+    write = writers_module.write
+    tower.flights._tell = tower.flights._writers._tell = lambda: told.append(len(tower.entries))
     unwritable = str(tmp_path / key_of("http://h/7", None, None)[:2])
 
     def write_slowly(path: str, chunks: Any) -> None:
@@ -348,7 +348,7 @@ def test_bodies_that_wait_for_the_disk_together_are_told_together(
             raise CacheError("no")
         write(path, chunks)
 
-    monkeypatch.setattr(flights_module, "write", write_slowly)
+    monkeypatch.setattr(writers_module, "write", write_slowly)
     urls = [f"http://h/{i}" for i in range(40)]
     bad = [url for url in urls if key_of(url, None, None)[:2] == unwritable[-2:]]
     tower.ask(*urls)

@@ -17,7 +17,7 @@ from sds.fetch.flights import Flights
 from sds.fetch.lane import LARGEST, Lane
 from sds.storage import Request, StoreOptions
 from sds.storage import express as express_module
-from sds.storage.express import Answer
+from sds.storage.ride import Answer
 
 URL = "https://h/x"
 PLAIN = Request(URL)
