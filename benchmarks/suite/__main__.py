@@ -20,6 +20,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -119,17 +120,28 @@ def measure_front(home: Path, images: Images) -> None:
             )
 
 
+def at_least(least: int) -> Callable[[str], int]:
+    """A type of argparse's."""
+
+    def number(text: str) -> int:
+        if int(text) < least:
+            raise argparse.ArgumentTypeError(f"{text} is less than {least}")
+        return int(text)
+
+    return number
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workloads", nargs="+", default=NAMES, choices=NAMES, metavar="NAME", help=" ".join(NAMES))
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--images", type=int, default=3000)
-    parser.add_argument("--delay-ms", type=float, default=20.0, help="before the first byte of the store's answers")
+    parser.add_argument("--repeats", type=at_least(1), default=5)
+    parser.add_argument("--images", type=at_least(64), default=3000)
+    parser.add_argument("--delay-ms", type=at_least(0), default=20, help="before the first byte of the store's answers")
     parser.add_argument("--quick", action="store_true", help="a smoke run: 300 images, one repeat")
     parser.add_argument("--no-peers", action="store_true", help="sds and the limits alone")
     parser.add_argument("--home", type=Path, default=DEFAULT_HOME, help="data, caches and environments are kept there")
     parser.add_argument("--out", type=Path, default=None, help="where the report goes; default: HOME/report")
-    parser.add_argument("--timeout", type=float, default=300.0, help="seconds that one run may take")
+    parser.add_argument("--timeout", type=at_least(1), default=300, help="seconds that one run may take")
     parser.add_argument("--front", action="store_true", help="measure the store alone")
     parser.add_argument("--publish", type=Path, default=None, help="put the last report into this documentation")
     parser.add_argument("--check", action="store_true", help="compare with the baseline; exit 1 past 15 percent")
@@ -154,6 +166,7 @@ def main() -> None:
         venv.make()
     out = args.out or home / "report"
     out.mkdir(parents=True, exist_ok=True)
+    unfinished = out / "unfinished.json"  # the last results stay until there are others
     with Front(compiled(home), images.root, args.delay_ms) as front:
         bench = Bench(home, images, front, venv, args.quick)
         results: dict[str, Any] = {
@@ -166,9 +179,14 @@ def main() -> None:
                 print(f"({workload.NUMBER}) {workload.TITLE}", file=sys.stderr, flush=True)
                 results["workloads"][name] = measure(bench, workload, args.repeats, args.timeout)
                 results["notes"] = bench.notes
-                (out / "results.json").write_text(json.dumps(results, indent=1) + "\n")
+                unfinished.write_text(json.dumps(results, indent=1) + "\n")
+        except KeyboardInterrupt:
+            sys.exit(f"interrupted; the workloads that were done are in {unfinished}, the last report is as it was")
         finally:
             sweep(home / "caches" / str(images.num))
+    if not any(results["workloads"].values()):
+        sys.exit("nothing could be measured; why is above")
+    unfinished.rename(out / "results.json")
     report.write(results, out)
     print(out / "report.md")
     return None

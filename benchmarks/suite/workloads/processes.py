@@ -3,7 +3,7 @@
 NUMBER, NAME = 11, "processes"
 TITLE = "1, 2 and 4 processes on one node"
 ABOUT = (
-    "Images from the cache, all processes together. The last rows decode nothing: CPU microseconds of everything that "
+    "Images from the cache, all processes together. Two rows decode nothing: CPU microseconds of everything that "
     "sds does for a sample, from local files and from the cache (fetch server included)."
 )
 FIGURE, UNIT = "steady", "images/s"
