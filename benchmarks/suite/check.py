@@ -130,7 +130,10 @@ def main(home: Path, *, update: bool = False) -> int:
             beside = f", {value / known[name]:.0%} of the baseline's {known[name]:.3f}" if name in known else ""
             print(f"{name:>9}: {value:.3f} of its limit ({words}){beside}{'  SLOWER' if is_slower else ''}", flush=True)
     if update:
-        text = {"about": "ratios to physical limits in one run: `make bench-quick` fails 15% below", "ratios": found}
+        text = {
+            "about": "ratios to physical limits in one run: `make bench-quick` fails 15% below",
+            "ratios": {name: round(value, 3) for name, value in found.items()},
+        }
         BASELINE.write_text(json.dumps(text, indent=2) + "\n")
     if slower:
         print(f"slower than the baseline by more than {ALLOWED:.0%}: {', '.join(slower)}", file=sys.stderr)
