@@ -120,13 +120,13 @@ def measure_front(home: Path, images: Images) -> None:
             )
 
 
-def at_least(least: int) -> Callable[[str], int]:
+def at_least(least: int, kind: Callable[[str], float] = int) -> Callable[[str], float]:
     """A type of argparse's."""
 
-    def number(text: str) -> int:
-        if int(text) < least:
+    def number(text: str) -> float:
+        if kind(text) < least:
             raise argparse.ArgumentTypeError(f"{text} is less than {least}")
-        return int(text)
+        return kind(text)
 
     return number
 
@@ -136,12 +136,14 @@ def main() -> None:
     parser.add_argument("--workloads", nargs="+", default=NAMES, choices=NAMES, metavar="NAME", help=" ".join(NAMES))
     parser.add_argument("--repeats", type=at_least(1), default=5)
     parser.add_argument("--images", type=at_least(64), default=3000)
-    parser.add_argument("--delay-ms", type=at_least(0), default=20, help="before the first byte of the store's answers")
+    parser.add_argument(
+        "--delay-ms", type=at_least(0, float), default=20.0, help="before the first byte of the store's answers"
+    )
     parser.add_argument("--quick", action="store_true", help="a smoke run: 300 images, one repeat")
     parser.add_argument("--no-peers", action="store_true", help="sds and the limits alone")
     parser.add_argument("--home", type=Path, default=DEFAULT_HOME, help="data, caches and environments are kept there")
     parser.add_argument("--out", type=Path, default=None, help="where the report goes; default: HOME/report")
-    parser.add_argument("--timeout", type=at_least(1), default=300, help="seconds that one run may take")
+    parser.add_argument("--timeout", type=at_least(1, float), default=300.0, help="seconds that one run may take")
     parser.add_argument("--front", action="store_true", help="measure the store alone")
     parser.add_argument("--publish", type=Path, default=None, help="put the last report into this documentation")
     parser.add_argument("--check", action="store_true", help="compare with the baseline; exit 1 past 15 percent")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import random
 import re
 import socket
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -201,17 +200,17 @@ def test_stragglers_of_the_lane_leave_no_threads_behind(
 
 
 def test_hosts_of_the_web_go_by_the_lane_with_their_headers_and_over_tls(
-    dst: Path, http_server: HTTPServer, new_name: Callable[[], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    dst: Path,
+    http_server: HTTPServer,
+    new_name: Callable[[], str],
+    certificate: tuple[str, str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    files = str(tmp_path / "cert.pem"), str(tmp_path / "key.pem")
-    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    command += ["-days", "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
-    subprocess.run([*command, "-out", files[0], "-keyout", files[1]], check=True, capture_output=True)
-    monkeypatch.setenv("SSL_CERT_FILE", files[0])
+    monkeypatch.setenv("SSL_CERT_FILE", certificate[0])
     folder = new_name()
     for i in range(20):
         http_server.put(f"{folder}/{i} x.bin", BODY)
-    with FaultyProxy(http_server.endpoint, certificate=files) as secure:
+    with FaultyProxy(http_server.endpoint, certificate=certificate) as secure:
         settings = {secure.endpoint: {"headers": {"X-Token": "secret"}}}
         client = FetchClient(FetchOptions(dst=str(dst), settings=settings))
 

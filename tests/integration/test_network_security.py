@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -18,18 +17,6 @@ from sds.testing import Fault, FaultyProxy, HTTPServer
 
 BODY = b"0123456789" * 100
 PATHS = ["x.bin", "x.bin?query=1"]  # through obstore, and through urllib3
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
-    """A certificate for loopback that signs itself."""
-    folder = tmp_path_factory.mktemp("tls")
-    files = str(folder / "cert.pem"), str(folder / "key.pem")
-    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    command += ["-days", "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
-    command += ["-addext", "basicConstraints=critical,CA:FALSE"]
-    subprocess.run([*command, "-out", files[0], "-keyout", files[1]], check=True, capture_output=True)
-    return files
 
 
 @pytest.fixture

@@ -56,7 +56,7 @@ class Download:
             _check(flight, body)
             if body.size == 0 and flight.span is None:
                 self._check_empty(flight, store, key)
-            return self._land(attempt, body, key, store)
+            return self._land(attempt, body, store, key)
 
         return stores.once(flight.url, flight.options, fetch)
 
@@ -65,7 +65,10 @@ class Download:
         attempt.in_memory = body.size or 0
         self.budget.take_now(attempt.in_memory)
         _check(attempt.flight, body)
-        return self._land(attempt, body, split(attempt.flight.url).key)
+        if not self._make_room(attempt, body, attempt.in_memory, split(attempt.flight.url).key):
+            return False
+        attempt.body = list(body.chunks)
+        return True
 
     def _check_empty(self, flight: Flight, store: Store, key: str) -> None:
         """Overloaded servers send empty bodies now and then: one that is empty is asked for its size as well."""
@@ -81,13 +84,32 @@ class Download:
             url, hint = redact(flight.url), "the store or a proxy sent an empty body; it is tried again"
             raise IntegrityError(f"body is empty where {size} bytes were promised: {url}", hint=hint, url=url)
 
-    def _land(self, attempt: Attempt, body: Body, key: str, store: Store | None = None) -> bool:
+    def _land(self, attempt: Attempt, body: Body, store: Store, key: str) -> bool:
         flight = attempt.flight
-        flight.storage_class = body.storage_class
         chunks: Iterable[Buffer] = body.chunks
         size = body.size
         if size is None:
             chunks, size = gather(body, flight.url, charge=lambda num_bytes: self._charge(attempt, num_bytes))
+        if not self._make_room(attempt, body, size, key):
+            return False
+        if size <= WHOLE:
+            self._take_memory(attempt, size)
+            attempt.body = list(chunks)
+            self._verify(flight, body.digest, attempt.body)
+            return True
+        try:
+            self._write(flight, body, chunks, size, store, key)
+        except BaseException:  # there may be another attempt
+            with self._lock:
+                self._cache.drop_part(flight.part)
+                flight.part = ""
+            raise
+        return True
+
+    def _make_room(self, attempt: Attempt, body: Body, size: int, key: str) -> bool:
+        """Sets room aside for a body whose size is known, and notes what its file shall be; False if there is none."""
+        flight = attempt.flight
+        flight.storage_class = body.storage_class
         with self._lock:
             self._claim(attempt, size)
             if not self._room.make(flight, size):
@@ -97,20 +119,6 @@ class Download:
             flight.suffix = os.path.splitext(key.partition("?")[0])[1]
             if flight.span is not None:
                 flight.suffix = suffix_of(body.total, body.version)
-        if size <= WHOLE:
-            if store is not None:  # else it is in memory already, and counted
-                self._take_memory(attempt, size)
-            attempt.body = list(chunks)
-            self._verify(flight, body.digest, attempt.body)
-            return True
-        assert store is not None, "who takes a body that is here has seen that it is small"
-        try:
-            self._write(flight, body, chunks, size, store, key)
-        except BaseException:  # there may be another attempt
-            with self._lock:
-                self._cache.drop_part(flight.part)
-                flight.part = ""
-            raise
         return True
 
     def _claim(self, attempt: Attempt, size: int) -> None:

@@ -80,7 +80,7 @@ class Lane:
         """Takes a flight, if it is one for this lane. `usual_size`: of objects, as a rule."""
         if self._express is None or flight.needs_thread or flight.span is not None or flight.may_probe:
             return False
-        place = flight.root, id(flight.options)
+        place = _place_of(flight)
         if place not in self._plain or self._is_shunned(place):
             return False
         size = flight.size or size_in(flight.version)
@@ -89,7 +89,7 @@ class Lane:
 
     def learn(self, flight: Flight) -> None:
         """A flight came home by a thread: is its store one for this lane?"""
-        place = flight.root, id(flight.options)
+        place = _place_of(flight)
         if self._is_missing or place in self._plain or flight.span is not None or flight.options.checksums:
             return
         if self._request(flight) is None or not self._lock.acquire(blocking=False):  # whoever has it learns the same
@@ -121,7 +121,7 @@ class Lane:
         return bool(self._shunned) and time.monotonic() < self._shunned.get(place, (0.0, 0.0))[0]
 
     def _shun(self, flight: Flight) -> None:
-        place = flight.root, id(flight.options)
+        place = _place_of(flight)
         if self._is_shunned(place):
             return  # by what was on its way with this one
         now = time.monotonic()
@@ -147,7 +147,7 @@ class Lane:
         able: list[Flight] = []
         others: list[Flight] = []
         for flight in flights:
-            is_welcome = self._tower.has_memory and not self._is_shunned((flight.root, id(flight.options)))
+            is_welcome = self._tower.has_memory and not self._is_shunned(_place_of(flight))
             request = self._request(flight) if is_welcome else None
             if request is None:
                 others.append(flight)
@@ -175,3 +175,7 @@ class Lane:
             self._tower.hand_over(answer.token, was_sent=answer.was_sent)
         if over:
             self._tower.came(over)
+
+
+def _place_of(flight: Flight) -> _Place:
+    return flight.root, id(flight.options)  # interned: one object for all equal ones, for good
