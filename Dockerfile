@@ -8,6 +8,8 @@ COPY .ci/constraints.txt .ci/
 RUN pip install -c .ci/constraints.txt torch
 COPY pyproject.toml README.md LICENSE ./
 COPY src src
+# a compiler, for what resizes pixels
+RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
 RUN pip install -c .ci/constraints.txt '.[demo,video,audio]'
 # not root: the cache and the fetch server's socket lie below the home folder
 RUN useradd --create-home trainer

@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DEMO := $(VENV)/.demo
 AZURITE := $(VENV)/.azurite
+NATIVE := src/sds/transforms/_native.c
 
 .PHONY: demo test setup azurite lint unit joined integration docs docs-test ray-test lance-test bigquery soak bench bench-quick bench-media bench-tensors fuzz fuzz-media reference clean
 
@@ -22,11 +23,11 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 # the demo waits for what it needs and no more; whoever has the rest has this too
-$(DEMO): pyproject.toml .ci/constraints.txt | $(BIN)/python
+$(DEMO): pyproject.toml .ci/constraints.txt $(NATIVE) | $(BIN)/python
 	$(INSTALL) -e '.[demo]'
 	touch $@
 
-$(READY): pyproject.toml .ci/constraints.txt | $(BIN)/python
+$(READY): pyproject.toml .ci/constraints.txt $(NATIVE) | $(BIN)/python
 	$(INSTALL) -e '.[dev]'
 	touch $(DEMO) $@
 
@@ -122,4 +123,4 @@ reference: $(READY)
 	SDS_UPDATE_DOCS=1 $(BIN)/python -m pytest tests/docs/test_pages.py -k docstrings -q
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache site
+	rm -rf $(VENV) build src/*.egg-info src/sds/transforms/*.so .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache site
