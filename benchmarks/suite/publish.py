@@ -97,10 +97,15 @@ def sentence(workload: Any, results: dict[str, list[dict[str, Any]]]) -> str:
     words = f"**{workload.TITLE}**: {ours}: {told(ours)} {workload.UNIT}{spread(results[ours], workload.FIGURE)}"
     bound = bound_of({name: figure[name] for name in results if results[name][0]["kind"] == "limit"})
     if bound:
-        share = figure[ours] / figure[bound] if figure[bound] else 0.0
-        words += f", {share:.0%} of what {bound} make"
+        words += f", {_share(figure[ours], figure[bound])} of what {bound} make"
+        if (own := f"{bound}, sds's way") in figure:
+            words += f" as peers do them, {_share(figure[ours], figure[own])} by its own transforms"
     if "peer" in best:
         words += f". The fastest of the others that read these files: {best['peer']}, {told(best['peer'])}"
     if "shards" in best:
         words += f". The fastest of those whose data was converted before: {best['shards']}, {told(best['shards'])}"
     return words + "."
+
+
+def _share(part: float, whole: float) -> str:
+    return f"{part / whole if whole else 0.0:.0%}"

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -72,7 +73,7 @@ def run(case: Case, timeout_s: float = 300, patience_s: float = PATIENCE_S) -> d
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, **case.environment, _MARK: mark},
+        env={**_usual(os.environ), **case.environment, _MARK: mark},
         start_new_session=True,
     )
     watch = Watch(mark)
@@ -95,6 +96,11 @@ def run(case: Case, timeout_s: float = 300, patience_s: float = PATIENCE_S) -> d
     if figures.get("images"):
         figures["cpu_ms_per_image"] = 1000 * found["cpu_s"] / figures["images"] / len(figures.get("epochs", "1"))
     return dict(figures)
+
+
+def _usual(environment: Mapping[str, str]) -> dict[str, str]:
+    """Python keeps what it compiled, as it does by default: or who is not installed would be compiled in each run."""
+    return {name: value for name, value in environment.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
 def put_away(folder: Path, mark: str) -> None:

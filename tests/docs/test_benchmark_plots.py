@@ -77,7 +77,8 @@ def test_one_command_puts_everything_in_place(publishing: Any, docs: Path):
     assert "| **sds** | 100 (90-130) |" in table and "| in chunks † | 150 (150-160) |" in table
     assert "another failed: no folder …/another, see <URL>" in table  # not where it happened
     for front in fronts:
-        assert "sds: 100 images/s (90-130), 50% of what bare decodes make. " in front
+        assert "sds: 100 images/s (90-130), 50% of what bare decodes make as peers do them, " in front
+        assert "as peers do them, 56% by its own transforms. The fastest" in front
         assert "others that read these files: other & co, 50. " in front and "before: in chunks, 150." in front
     assert publish(publishing, docs, results("local", "cold", "warm")) == written  # nothing is there twice
 

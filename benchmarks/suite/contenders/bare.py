@@ -108,21 +108,26 @@ def decodes(args):
     return collated(len(names), args["batch"], lambda k: decode(read_file(names[k])))
 
 
-def decodes_our_way(args):
-    """The same with sds's own transforms, joined as its pipeline joins them, without its dataset and loader."""
+def our_way():
+    """path -> image, by sds's own transforms, joined as its pipeline joins them, without its dataset and loader."""
     from sds.transforms import presets
     from sds.transforms.base import join_neighbours
 
-    names = lines(args["list"])
     chain = join_neighbours(presets.create_standard_image_pipeline("url", resolution=(SIZE, SIZE)))
 
-    def image_of(k):
-        sample = {"url": names[k]}
+    def image_of(path):
+        sample = {"url": path}
         for transform in chain:
             sample = transform(sample)
         return sample["image"]
 
-    return collated(len(names), args["batch"], image_of)
+    return image_of
+
+
+def decodes_our_way(args):
+    """The same by sds's own transforms."""
+    names, image_of = lines(args["list"]), our_way()
+    return collated(len(names), args["batch"], lambda k: image_of(names[k]))
 
 
 def decodes_in_processes(args):
@@ -158,7 +163,7 @@ def decodes_in_processes(args):
     return rates(sorted(moment for end in ours for moment in end.recv()), begun, batch)
 
 
-def both(args):
+def both(args, image_of=lambda path: decode(read_file(path))):
     """One process gets and writes files, another one reads and decodes them: the work of sds without sds."""
     import json
 
@@ -172,7 +177,12 @@ def both(args):
             with lock:
                 return writer.stdout.readline().rstrip("\n")
 
-        return collated(len(names), args["batch"], lambda _: decode(read_file(feed())))
+        return collated(len(names), args["batch"], lambda _: image_of(feed()))
+
+
+def both_our_way(args):
+    """The same by sds's own transforms."""
+    return both(args, our_way())
 
 
 def write(args):
@@ -213,13 +223,14 @@ KINDS = {
     "decodes, sds's way": decodes_our_way,
     "decodes, processes": decodes_in_processes,
     "both": both,
+    "both, sds's way": both_our_way,
     "write": write,
     "reads": reads,
 }
 
 if __name__ == "__main__":
     args = given()
-    if "decodes" in args["kind"] or args["kind"] == "both":
+    if "decodes" in args["kind"] or "both" in args["kind"]:
         import simplejpeg  # noqa: F401
         import torch  # noqa: F401
     tell(**KINDS[args["kind"]](args))

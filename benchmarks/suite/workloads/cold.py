@@ -18,6 +18,7 @@ def cases(bench):
         bench.ours("sds, 2 workers", "ours.py", workers=2, **ours),
         bench.limit("bare gets", "gets", list=urls, endpoint=bench.endpoint),
         bench.limit("bare gets and decodes", "both", list=urls, endpoint=bench.endpoint),
+        bench.limit("bare gets and decodes, sds's way", "both, sds's way", list=urls, endpoint=bench.endpoint),
         bench.limit("bare decodes", "decodes", list=str(lists / "files.txt")),
     ]
     raw = {"source": f"{s3}/images/", "list": urls}

@@ -14,12 +14,14 @@
 #include <string.h>
 
 #if defined(__x86_64__) && defined(__GNUC__)
+#define X86
 #define AVX2 __attribute__((target("avx2")))
+#define AVX512 __attribute__((target("avx512bw")))
 #include <immintrin.h>
 #endif
 #define INLINE static inline __attribute__((always_inline))
 
-enum { STRIP = 32, TILE = 16, BLOCK = 32 }; /* rows turned at once; side of a square of bytes; values summed at once */
+enum { STRIP = 64, TILE = 16, BLOCK = 32 }; /* rows turned at once; side of a square of bytes; values summed at once */
 
 /* Along one axis: result i is the sum of weights[i][k] * pixel[starts[i] + k], rounded, shifted right by `precision`. All
    have the same number of weights, and none reaches beyond the picture: zeros fill what is left. */
@@ -109,57 +111,69 @@ typedef struct {
 typedef void Blend(const uint8_t *in, Py_ssize_t stride, uint8_t *out, Py_ssize_t num, const int16_t *weights,
                    Py_ssize_t num_taps, int precision);
 
+INLINE void blend_few(const uint8_t *in, Py_ssize_t stride, uint8_t *out, int num, const int16_t *weights,
+                      Py_ssize_t num_taps, int precision) {
+    int32_t sums[BLOCK];
+    for (int i = 0; i < num; i++) sums[i] = 1 << (precision - 1);
+    for (Py_ssize_t k = 0; k < num_taps; k++)
+        for (int i = 0; i < num; i++) sums[i] += weights[k] * in[k * stride + i];
+    for (int i = 0; i < num; i++) {
+        const int32_t value = sums[i] >> precision;
+        out[i] = value < 0 ? 0 : value > 255 ? 255 : (uint8_t)value;
+    }
+}
+
 INLINE void blend_plain(const uint8_t *in, Py_ssize_t stride, uint8_t *out, Py_ssize_t num, const int16_t *weights,
                         Py_ssize_t num_taps, int precision) {
-    for (Py_ssize_t start = 0; start < num; start += BLOCK) {
-        int32_t sums[BLOCK];
-        const int length = num - start < BLOCK ? (int)(num - start) : BLOCK;
-        for (int i = 0; i < length; i++) sums[i] = 1 << (precision - 1);
-        for (Py_ssize_t k = 0; k < num_taps; k++) {
-            const uint8_t *row = in + k * stride + start;
-            for (int i = 0; i < length; i++) sums[i] += weights[k] * row[i];
-        }
-        for (int i = 0; i < length; i++) {
-            const int32_t value = sums[i] >> precision;
-            out[start + i] = value < 0 ? 0 : value > 255 ? 255 : (uint8_t)value;
-        }
-    }
+    Py_ssize_t start = 0;
+    for (; start + BLOCK <= num; start += BLOCK) /* a constant, so that the compiler makes vectors of it */
+        blend_few(in + start, stride, out + start, BLOCK, weights, num_taps, precision);
+    blend_few(in + start, stride, out + start, (int)(num - start), weights, num_taps, precision);
 }
 
-#ifdef AVX2
-/* Two taps at a time: bytes of two rows become pairs of words, which one instruction weighs and adds. */
-AVX2 INLINE void blend_block(const uint8_t *in, Py_ssize_t stride, uint8_t *out, const int16_t *weights,
-                             Py_ssize_t num_taps, int precision) {
-    const __m256i zero = _mm256_setzero_si256();
-    __m256i sums[4];
-    for (int i = 0; i < 4; i++) sums[i] = _mm256_set1_epi32(1 << (precision - 1));
-    for (Py_ssize_t k = 0; k < num_taps; k += 2) {
-        const int is_pair = k + 1 < num_taps;
-        const __m256i first = _mm256_loadu_si256((const __m256i *)(in + k * stride));
-        const __m256i second = is_pair ? _mm256_loadu_si256((const __m256i *)(in + (k + 1) * stride)) : zero;
-        const __m256i both = _mm256_set1_epi32((uint16_t)weights[k] | (uint32_t)(is_pair ? weights[k + 1] : 0) << 16);
-        const __m256i low = _mm256_unpacklo_epi8(first, second), high = _mm256_unpackhi_epi8(first, second);
-        sums[0] = _mm256_add_epi32(sums[0], _mm256_madd_epi16(_mm256_unpacklo_epi8(low, zero), both));
-        sums[1] = _mm256_add_epi32(sums[1], _mm256_madd_epi16(_mm256_unpackhi_epi8(low, zero), both));
-        sums[2] = _mm256_add_epi32(sums[2], _mm256_madd_epi16(_mm256_unpacklo_epi8(high, zero), both));
-        sums[3] = _mm256_add_epi32(sums[3], _mm256_madd_epi16(_mm256_unpackhi_epi8(high, zero), both));
+#ifdef X86
+/* The same by vectors of so many bits. Two taps at a time: bytes of two rows become pairs of words, which one instruction
+   weighs and adds. The packs at the end put them back in order, and clamp. */
+#define BLEND(BITS, TARGET)                                                                                             \
+    TARGET INLINE void blend_block_##BITS(const uint8_t *in, Py_ssize_t stride, uint8_t *out, const int16_t *weights,   \
+                                          Py_ssize_t num_taps, int precision) {                                         \
+        const __m##BITS##i zero = _mm##BITS##_setzero_si##BITS(), half = _mm##BITS##_set1_epi32(1 << (precision - 1));  \
+        __m##BITS##i sums[4] = {half, half, half, half};                                                                \
+        for (Py_ssize_t k = 0; k < num_taps; k += 2) {                                                                  \
+            const int is_pair = k + 1 < num_taps;                                                                       \
+            const uint32_t pair = (uint16_t)weights[k] | (uint32_t)(is_pair ? weights[k + 1] : 0) << 16;                \
+            const __m##BITS##i both = _mm##BITS##_set1_epi32((int32_t)pair);                                            \
+            const __m##BITS##i first = _mm##BITS##_loadu_si##BITS((const void *)(in + k * stride));                     \
+            const __m##BITS##i second =                                                                                 \
+                is_pair ? _mm##BITS##_loadu_si##BITS((const void *)(in + (k + 1) * stride)) : zero;                     \
+            const __m##BITS##i low = _mm##BITS##_unpacklo_epi8(first, second);                                          \
+            const __m##BITS##i high = _mm##BITS##_unpackhi_epi8(first, second);                                         \
+            const __m##BITS##i pairs[4] = {                                                                             \
+                _mm##BITS##_unpacklo_epi8(low, zero), _mm##BITS##_unpackhi_epi8(low, zero),                             \
+                _mm##BITS##_unpacklo_epi8(high, zero), _mm##BITS##_unpackhi_epi8(high, zero)};                          \
+            for (int i = 0; i < 4; i++)                                                                                 \
+                sums[i] = _mm##BITS##_add_epi32(sums[i], _mm##BITS##_madd_epi16(pairs[i], both));                       \
+        }                                                                                                               \
+        for (int i = 0; i < 4; i++) sums[i] = _mm##BITS##_sra_epi32(sums[i], _mm_cvtsi32_si128(precision));             \
+        const __m##BITS##i low = _mm##BITS##_packs_epi32(sums[0], sums[1]);                                             \
+        const __m##BITS##i high = _mm##BITS##_packs_epi32(sums[2], sums[3]);                                            \
+        _mm##BITS##_storeu_si##BITS((void *)out, _mm##BITS##_packus_epi16(low, high));                                  \
+    }                                                                                                                   \
+    TARGET INLINE void blend_##BITS(const uint8_t *in, Py_ssize_t stride, uint8_t *out, Py_ssize_t num,                 \
+                                    const int16_t *weights, Py_ssize_t num_taps, int precision) {                       \
+        enum { LENGTH = BITS / 8 };                                                                                     \
+        if (num < LENGTH) {                                                                                             \
+            blend_plain(in, stride, out, num, weights, num_taps, precision);                                            \
+            return;                                                                                                     \
+        }                                                                                                               \
+        for (Py_ssize_t start = 0; start + LENGTH <= num; start += LENGTH)                                              \
+            blend_block_##BITS(in + start, stride, out + start, weights, num_taps, precision);                          \
+        if (num % LENGTH) /* the last block overlaps the one before it */                                               \
+            blend_block_##BITS(in + num - LENGTH, stride, out + num - LENGTH, weights, num_taps, precision);            \
     }
-    for (int i = 0; i < 4; i++) sums[i] = _mm256_sra_epi32(sums[i], _mm_cvtsi32_si128(precision));
-    const __m256i low = _mm256_packs_epi32(sums[0], sums[1]), high = _mm256_packs_epi32(sums[2], sums[3]);
-    _mm256_storeu_si256((__m256i *)out, _mm256_packus_epi16(low, high)); /* both packs clamp */
-}
 
-AVX2 INLINE void blend_avx2(const uint8_t *in, Py_ssize_t stride, uint8_t *out, Py_ssize_t num, const int16_t *weights,
-                            Py_ssize_t num_taps, int precision) {
-    if (num < BLOCK) {
-        blend_plain(in, stride, out, num, weights, num_taps, precision);
-        return;
-    }
-    for (Py_ssize_t start = 0; start + BLOCK <= num; start += BLOCK)
-        blend_block(in + start, stride, out + start, weights, num_taps, precision);
-    if (num % BLOCK) /* the last block overlaps the one before it */
-        blend_block(in + num - BLOCK, stride, out + num - BLOCK, weights, num_taps, precision);
-}
+BLEND(256, AVX2)
+BLEND(512, AVX512)
 #endif
 
 typedef uint8_t Bytes __attribute__((vector_size(TILE)));
@@ -243,13 +257,23 @@ static void run_plain(const Picture *from, uint8_t *out, const Taps *rows, const
     resample_by(blend_plain, from, out, rows, columns, scratch);
 }
 
-#ifdef AVX2
+#ifdef X86
 AVX2 static void run_avx2(const Picture *from, uint8_t *out, const Taps *rows, const Taps *columns, uint8_t *scratch) {
-    resample_by(blend_avx2, from, out, rows, columns, scratch);
+    resample_by(blend_256, from, out, rows, columns, scratch);
+}
+
+AVX512 static void run_avx512(const Picture *from, uint8_t *out, const Taps *rows, const Taps *columns,
+                              uint8_t *scratch) {
+    resample_by(blend_512, from, out, rows, columns, scratch);
 }
 #endif
 
-static Run *fastest = run_plain;
+/* The ways of this machine, by name, the fastest last. */
+static struct {
+    const char *name;
+    Run *run;
+} ways[3] = {{"plain", run_plain}};
+static int num_ways = 1;
 
 static int read_picture(PyObject *given, Py_buffer *buffer, Picture *picture) {
     if (PyObject_GetBuffer(given, buffer, PyBUF_STRIDES) < 0) return -1;
@@ -271,8 +295,9 @@ static PyObject *resample(PyObject *Py_UNUSED(module), PyObject *args) {
     Taps rows = {0}, columns = {0};
     const Filter *filter = filters;
     uint8_t *scratch = NULL;
-    int is_plain = 0;
-    if (!PyArg_ParseTuple(args, "OOs|p", &pixels_given, &result_given, &mode, &is_plain)) return NULL;
+    int way = num_ways - 1;
+    if (!PyArg_ParseTuple(args, "OOs|i", &pixels_given, &result_given, &mode, &way)) return NULL;
+    if (way < 0 || way >= num_ways) return PyErr_Format(PyExc_ValueError, "no such way: %d", way);
     while (filter < filters + Py_ARRAY_LENGTH(filters) && strcmp(filter->name, mode)) filter++;
     if (filter == filters + Py_ARRAY_LENGTH(filters)) return PyErr_Format(PyExc_ValueError, "no such filter: %s", mode);
     if (read_picture(pixels_given, &pixels, &from) < 0) goto done;
@@ -285,7 +310,7 @@ static PyObject *resample(PyObject *Py_UNUSED(module), PyObject *args) {
     if (make_taps(&rows, from.height, result.shape[1], filter) == 0 &&
         make_taps(&columns, from.width, result.shape[2], filter) == 0 &&
         (scratch = PyMem_RawMalloc(num_scratch(&from, &rows, &columns))))
-        (is_plain ? run_plain : fastest)(&from, result.buf, &rows, &columns, scratch);
+        ways[way].run(&from, result.buf, &rows, &columns, scratch);
     Py_END_ALLOW_THREADS
     if (scratch == NULL) PyErr_NoMemory();
 done:
@@ -305,8 +330,15 @@ static struct PyModuleDef module = {
     PyModuleDef_HEAD_INIT, .m_name = "_native", .m_doc = "Pixels without Python.", .m_methods = methods};
 
 PyMODINIT_FUNC PyInit__native(void) {
-#ifdef AVX2
-    if (__builtin_cpu_supports("avx2")) fastest = run_avx2;
+#ifdef X86
+    if (__builtin_cpu_supports("avx2")) ways[num_ways].name = "avx2", ways[num_ways++].run = run_avx2;
+    if (__builtin_cpu_supports("avx512bw")) ways[num_ways].name = "avx512", ways[num_ways++].run = run_avx512;
 #endif
-    return PyModule_Create(&module);
+    PyObject *made = PyModule_Create(&module), *names = PyTuple_New(num_ways);
+    for (int i = 0; made && names && i < num_ways; i++) PyTuple_SET_ITEM(names, i, PyUnicode_FromString(ways[i].name));
+    if (made == NULL || names == NULL || PyErr_Occurred() || PyModule_AddObject(made, "WAYS", names) < 0) {
+        Py_XDECREF(made), Py_XDECREF(names);
+        return NULL;
+    }
+    return made;
 }

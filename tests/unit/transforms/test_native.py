@@ -30,9 +30,9 @@ def by_torch(image: np.ndarray, size: tuple[int, int], mode: str) -> np.ndarray:
     return MODES[mode](torch.from_numpy(image[None].transpose(0, 3, 1, 2)), size, False, None, None).numpy()[0]
 
 
-def by_us(image: np.ndarray, size: tuple[int, int], mode: str, is_plain: bool = False) -> np.ndarray:
+def by_us(image: np.ndarray, size: tuple[int, int], mode: str, *way: int) -> np.ndarray:
     result = np.full((image.shape[2], *size), 77, np.uint8)
-    native.resample(image, result, mode, is_plain)
+    native.resample(image, result, mode, *way)
     return result
 
 
@@ -46,13 +46,14 @@ def by_us(image: np.ndarray, size: tuple[int, int], mode: str, is_plain: bool = 
 )
 def test_it_is_what_torch_makes_to_the_bit(size, target, channels, mode, seed) -> None:
     image = noise(*size, channels, seed=seed)
-    found = by_us(image, target, mode)
-    np.testing.assert_array_equal(found, by_torch(image, target, mode))
-    np.testing.assert_array_equal(found, by_us(image, target, mode, is_plain=True))
+    expected = by_torch(image, target, mode)
+    np.testing.assert_array_equal(by_us(image, target, mode), expected)
+    for way in range(len(native.WAYS)):
+        np.testing.assert_array_equal(by_us(image, target, mode, way), expected, err_msg=native.WAYS[way])
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("is_plain", [False, True])
+@pytest.mark.parametrize("way", range(len(native.WAYS)))
 @pytest.mark.parametrize(
     ("size", "target"),
     [
@@ -66,9 +67,9 @@ def test_it_is_what_torch_makes_to_the_bit(size, target, channels, mode, seed) -
         ((3000, 2), (1, 1)),
     ],
 )
-def test_sizes_that_people_have_and_some_that_nobody_has(size, target, mode, is_plain) -> None:
+def test_sizes_that_people_have_and_some_that_nobody_has(size, target, mode, way) -> None:
     image = noise(*size, 3)
-    np.testing.assert_array_equal(by_us(image, target, mode, is_plain), by_torch(image, target, mode))
+    np.testing.assert_array_equal(by_us(image, target, mode, way), by_torch(image, target, mode))
 
 
 def test_parts_of_pictures_and_pictures_upside_down_are_read_where_they_lie() -> None:
@@ -114,6 +115,12 @@ def test_a_picture_of_one_colour_stays_one() -> None:
 def test_what_does_not_fit_is_refused(image, result, mode, says) -> None:
     with pytest.raises(ValueError, match=says):
         native.resample(image, result, mode)
+
+
+@pytest.mark.parametrize("way", [-1, len(native.WAYS)])
+def test_a_way_that_this_machine_does_not_have_is_refused(way) -> None:
+    with pytest.raises(ValueError, match="no such way"):
+        by_us(noise(4, 4, 3), (2, 2), "bilinear", way)
 
 
 def test_memory_that_cannot_be_written_to_is_refused_and_nothing_leaks() -> None:
