@@ -80,13 +80,14 @@ def pairs(home: Path, images: Images, front: Front) -> dict[str, Pair]:
     def limit(kind: str, **args: Any) -> dict[str, Any]:
         return ours(f"limit-{kind}", "bare", bucket=BUCKET, endpoint=front.endpoint, **args) | {"kind": kind}
 
-    decodes = limit("decodes", list=str(lists / "files.txt"))
+    decodes = limit("decodes, sds's way", list=str(lists / "files.txt"))  # what the loader adds is what is compared
     rows = {"source": make_rows(home, 50_000), "batch": 1024, "kind": "sds"}
     python = {"program": "python", "num": 20_000}
     return {
-        "cold": Pair(ours("cold", "images", **remote), limit("both", list=str(lists / "urls.txt"))),
+        "cold": Pair(ours("cold", "images", **remote), limit("both, sds's way", list=str(lists / "urls.txt"))),
         "warm": Pair(ours("warm", "images", **remote), decodes),
         "local": Pair(ours("local", "images", **local), decodes),
+        "transforms": Pair(decodes, limit("decodes", list=str(lists / "files.txt"))),
         "text": Pair(
             ours("text", "rows", **rows, of="sds"), ours("text-limit", "rows", **rows, of="pyarrow"), "cpu_us"
         ),

@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from plots import bound_of
+from plots import bound_of, own_way
 from report import median, number, ordered, provenance, sorted_workloads, spread, write
 
 BELOW = "<!-- results -->"  # in benchmarks.md: what is below it is made
@@ -98,8 +98,10 @@ def sentence(workload: Any, results: dict[str, list[dict[str, Any]]]) -> str:
     bound = bound_of({name: figure[name] for name in results if results[name][0]["kind"] == "limit"})
     if bound:
         words += f", {_share(figure[ours], figure[bound])} of what {bound} make"
-        if (own := f"{bound}, sds's way") in figure:
-            words += f" as peers do them, {_share(figure[ours], figure[own])} by its own transforms"
+        if (own := own_way(bound)) in figure:
+            words += (
+                f" as peers do them, and {_share(figure[ours], figure[own])} of the same loop with its own transforms"
+            )
     if "peer" in best:
         words += f". The fastest of the others that read these files: {best['peer']}, {told(best['peer'])}"
     if "shards" in best:

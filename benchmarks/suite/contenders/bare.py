@@ -65,15 +65,22 @@ def gets(args):
 
 
 def collated(num, batch, image_of):
-    """image_of(k) for k up to num, copied into batches, in a thread for each core: a loader's work without a loader."""
+    """image_of(k, place) for k up to num, in batches, in a thread for each core: a loader's work without a loader.
+
+    What is not in its place yet is copied there.
+    """
     import torch
 
     torch.set_num_threads(1)
     batches = [torch.empty(batch, 3, SIZE, SIZE, dtype=torch.uint8) for _ in range(4)]
+    places = [[torch.from_numpy(image) for image in each.numpy()] for each in batches]
     times = []
 
     def work(k):
-        batches[k // batch % len(batches)][k % batch] = image_of(k)
+        place = places[k // batch % len(batches)][k % batch]
+        image = image_of(k, place)
+        if image is not place:
+            place[...] = image
         times.append(time.perf_counter())
 
     begun = time.perf_counter()
@@ -105,17 +112,31 @@ def read_file(path):
 def decodes(args):
     """Files of this disk, decoded in a thread for each core."""
     names = lines(args["list"])
-    return collated(len(names), args["batch"], lambda k: decode(read_file(names[k])))
+    return collated(len(names), args["batch"], lambda k, _: decode(read_file(names[k])))
+
+
+class Lender:
+    """Has transforms write to one place."""
+
+    def __init__(self, place):
+        from sds.transforms.places import Place
+
+        self._place = Place(place, place.numpy())
+
+    def lend(self, *_):
+        return self._place
 
 
 def our_way():
-    """path -> image, by sds's own transforms, joined as its pipeline joins them, without its dataset and loader."""
+    """path, place -> image, by sds's own transforms, joined as its pipeline joins them, without dataset and loader."""
     from sds.transforms import presets
     from sds.transforms.base import join_neighbours
+    from sds.transforms.places import lend_from
 
     chain = join_neighbours(presets.create_standard_image_pipeline("url", resolution=(SIZE, SIZE)))
 
-    def image_of(path):
+    def image_of(path, place):
+        lend_from(Lender(place))
         sample = {"url": path}
         for transform in chain:
             sample = transform(sample)
@@ -127,7 +148,7 @@ def our_way():
 def decodes_our_way(args):
     """The same by sds's own transforms."""
     names, image_of = lines(args["list"]), our_way()
-    return collated(len(names), args["batch"], lambda k: image_of(names[k]))
+    return collated(len(names), args["batch"], lambda k, place: image_of(names[k], place))
 
 
 def decodes_in_processes(args):
@@ -163,7 +184,7 @@ def decodes_in_processes(args):
     return rates(sorted(moment for end in ours for moment in end.recv()), begun, batch)
 
 
-def both(args, image_of=lambda path: decode(read_file(path))):
+def both(args, image_of=lambda path, _: decode(read_file(path))):
     """One process gets and writes files, another one reads and decodes them: the work of sds without sds."""
     import json
 
@@ -177,7 +198,7 @@ def both(args, image_of=lambda path: decode(read_file(path))):
             with lock:
                 return writer.stdout.readline().rstrip("\n")
 
-        return collated(len(names), args["batch"], lambda _: image_of(feed()))
+        return collated(len(names), args["batch"], lambda _, place: image_of(feed(), place))
 
 
 def both_our_way(args):

@@ -20,7 +20,7 @@ def cases(bench):
         "prepare": True,
     }
     found = [bench.ours(f"sds, {num} processes", "ranks.py", processes=num, **told) for num in (1, 2, 4)]
-    found.append(bench.limit("bare decodes", "decodes", list=str(lists / "files.txt")))
+    found += bench.decodes()
     epochs = {"epochs": 1 if bench.is_quick else 5}
     found.append(bench.ours("sds, no decode, local", "overhead.py", index=str(lists / "files.parquet"), **epochs))
     found.append(bench.ours("sds, no decode, cache", "overhead.py", **{**told, **epochs}))

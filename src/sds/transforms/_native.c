@@ -1,11 +1,12 @@
-/* Pixels without Python: antialiased resizing of uint8, to the bit what torch makes of it, in less than half the time.
+/* Pixels without Python: antialiased resizing of uint8, to the bit what torch makes of it, from anywhere to anywhere.
 
-   Comes in: pixels [h, w, c], whose rows may lie apart. Goes out: [c, H, W], without gaps. Every pixel of a resized row is
-   a sum of a few pixels of the row as it was; taps say which, and how much each counts, in fixed point. Rows first, then
-   columns, rounded to bytes in between, as torch (and Pillow) do it.
+   Comes in: pixels [h, w, c], whose rows may lie apart. Goes out: [c, H, W], without gaps. Every pixel of a resized row
+   is a sum of a few pixels of the row as it was; taps say which, and how much each counts, in fixed point. Rows first,
+   then columns, rounded to bytes in between, as torch (and Pillow) do it.
 
-   Columns are summed whole rows at a time, which `blend` does. For the other pass, strips of the picture are turned on their
-   side and back, which also sorts the channels; so `blend` is all there is to calculate. Python's lock is let go of once. */
+   Columns are summed whole rows at a time, which `blend` does. For the other pass, strips of the picture are turned on
+   their side and back, which also sorts the channels; so `blend` is all there is to calculate. Python's lock is let go
+   of once. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -21,10 +22,11 @@
 #endif
 #define INLINE static inline __attribute__((always_inline))
 
+enum { LONGEST = 1 << 22 }; /* pixels of a side */
 enum { STRIP = 64, TILE = 16, BLOCK = 32 }; /* rows turned at once; side of a square of bytes; values summed at once */
 
-/* Along one axis: result i is the sum of weights[i][k] * pixel[starts[i] + k], rounded, shifted right by `precision`. All
-   have the same number of weights, and none reaches beyond the picture: zeros fill what is left. */
+/* Along one axis: result i is the sum of weights[i][k] * pixel[starts[i] + k], rounded, shifted right by `precision`.
+   All have the same number of weights, and none reaches beyond the picture: zeros fill what is left. */
 typedef struct {
     Py_ssize_t size, num_taps; /* places of the result; weights of each */
     Py_ssize_t *starts;        /* [size] */
@@ -91,7 +93,10 @@ static int make_taps(Taps *taps, Py_ssize_t length, Py_ssize_t size, const Filte
         taps->starts[i] = start;
         for (Py_ssize_t k = 0; k < span.end - span.first; k++)
             sum += exact[k] = filter->weigh((k + span.first - span.centre + 0.5) * (1 / stretch));
-        for (Py_ssize_t k = 0; sum != 0 && k < span.end - span.first; k++) most = fmax(most, exact[k] /= sum);
+        for (Py_ssize_t k = 0; sum != 0 && k < span.end - span.first; k++) {
+            exact[k] /= sum;
+            if (exact[k] > most) most = exact[k];
+        }
     }
     for (taps->precision = 0; taps->precision < 22; taps->precision++) /* as much as 16 bits have room for */
         if ((int)(0.5 + most * (1 << (taps->precision + 1))) >= 1 << 15) break;
@@ -132,44 +137,44 @@ INLINE void blend_plain(const uint8_t *in, Py_ssize_t stride, uint8_t *out, Py_s
 }
 
 #ifdef X86
-/* The same by vectors of so many bits. Two taps at a time: bytes of two rows become pairs of words, which one instruction
-   weighs and adds. The packs at the end put them back in order, and clamp. */
-#define BLEND(BITS, TARGET)                                                                                             \
-    TARGET INLINE void blend_block_##BITS(const uint8_t *in, Py_ssize_t stride, uint8_t *out, const int16_t *weights,   \
-                                          Py_ssize_t num_taps, int precision) {                                         \
-        const __m##BITS##i zero = _mm##BITS##_setzero_si##BITS(), half = _mm##BITS##_set1_epi32(1 << (precision - 1));  \
-        __m##BITS##i sums[4] = {half, half, half, half};                                                                \
-        for (Py_ssize_t k = 0; k < num_taps; k += 2) {                                                                  \
-            const int is_pair = k + 1 < num_taps;                                                                       \
-            const uint32_t pair = (uint16_t)weights[k] | (uint32_t)(is_pair ? weights[k + 1] : 0) << 16;                \
-            const __m##BITS##i both = _mm##BITS##_set1_epi32((int32_t)pair);                                            \
-            const __m##BITS##i first = _mm##BITS##_loadu_si##BITS((const void *)(in + k * stride));                     \
-            const __m##BITS##i second =                                                                                 \
-                is_pair ? _mm##BITS##_loadu_si##BITS((const void *)(in + (k + 1) * stride)) : zero;                     \
-            const __m##BITS##i low = _mm##BITS##_unpacklo_epi8(first, second);                                          \
-            const __m##BITS##i high = _mm##BITS##_unpackhi_epi8(first, second);                                         \
-            const __m##BITS##i pairs[4] = {                                                                             \
-                _mm##BITS##_unpacklo_epi8(low, zero), _mm##BITS##_unpackhi_epi8(low, zero),                             \
-                _mm##BITS##_unpacklo_epi8(high, zero), _mm##BITS##_unpackhi_epi8(high, zero)};                          \
-            for (int i = 0; i < 4; i++)                                                                                 \
-                sums[i] = _mm##BITS##_add_epi32(sums[i], _mm##BITS##_madd_epi16(pairs[i], both));                       \
-        }                                                                                                               \
-        for (int i = 0; i < 4; i++) sums[i] = _mm##BITS##_sra_epi32(sums[i], _mm_cvtsi32_si128(precision));             \
-        const __m##BITS##i low = _mm##BITS##_packs_epi32(sums[0], sums[1]);                                             \
-        const __m##BITS##i high = _mm##BITS##_packs_epi32(sums[2], sums[3]);                                            \
-        _mm##BITS##_storeu_si##BITS((void *)out, _mm##BITS##_packus_epi16(low, high));                                  \
-    }                                                                                                                   \
-    TARGET INLINE void blend_##BITS(const uint8_t *in, Py_ssize_t stride, uint8_t *out, Py_ssize_t num,                 \
-                                    const int16_t *weights, Py_ssize_t num_taps, int precision) {                       \
-        enum { LENGTH = BITS / 8 };                                                                                     \
-        if (num < LENGTH) {                                                                                             \
-            blend_plain(in, stride, out, num, weights, num_taps, precision);                                            \
-            return;                                                                                                     \
-        }                                                                                                               \
-        for (Py_ssize_t start = 0; start + LENGTH <= num; start += LENGTH)                                              \
-            blend_block_##BITS(in + start, stride, out + start, weights, num_taps, precision);                          \
-        if (num % LENGTH) /* the last block overlaps the one before it */                                               \
-            blend_block_##BITS(in + num - LENGTH, stride, out + num - LENGTH, weights, num_taps, precision);            \
+/* The same by vectors of so many bits. Two taps at a time: bytes of two rows become pairs of words, which one
+   instruction weighs and adds. The packs at the end put them back in order, and clamp. */
+#define BLEND(BITS, TARGET)                                                                                            \
+    TARGET INLINE void blend_block_##BITS(const uint8_t *in, Py_ssize_t stride, uint8_t *out, const int16_t *weights,  \
+                                          Py_ssize_t num_taps, int precision) {                                        \
+        const __m##BITS##i zero = _mm##BITS##_setzero_si##BITS(), half = _mm##BITS##_set1_epi32(1 << (precision - 1)); \
+        __m##BITS##i sums[4] = {half, half, half, half};                                                               \
+        for (Py_ssize_t k = 0; k < num_taps; k += 2) {                                                                 \
+            const int is_pair = k + 1 < num_taps;                                                                      \
+            const uint32_t pair = (uint16_t)weights[k] | (uint32_t)(is_pair ? weights[k + 1] : 0) << 16;               \
+            const __m##BITS##i both = _mm##BITS##_set1_epi32((int32_t)pair);                                           \
+            const __m##BITS##i first = _mm##BITS##_loadu_si##BITS((const void *)(in + k * stride));                    \
+            const __m##BITS##i second =                                                                                \
+                is_pair ? _mm##BITS##_loadu_si##BITS((const void *)(in + (k + 1) * stride)) : zero;                    \
+            const __m##BITS##i low = _mm##BITS##_unpacklo_epi8(first, second);                                         \
+            const __m##BITS##i high = _mm##BITS##_unpackhi_epi8(first, second);                                        \
+            const __m##BITS##i pairs[4] = {                                                                            \
+                _mm##BITS##_unpacklo_epi8(low, zero), _mm##BITS##_unpackhi_epi8(low, zero),                            \
+                _mm##BITS##_unpacklo_epi8(high, zero), _mm##BITS##_unpackhi_epi8(high, zero)};                         \
+            for (int i = 0; i < 4; i++)                                                                                \
+                sums[i] = _mm##BITS##_add_epi32(sums[i], _mm##BITS##_madd_epi16(pairs[i], both));                      \
+        }                                                                                                              \
+        for (int i = 0; i < 4; i++) sums[i] = _mm##BITS##_sra_epi32(sums[i], _mm_cvtsi32_si128(precision));            \
+        const __m##BITS##i low = _mm##BITS##_packs_epi32(sums[0], sums[1]);                                            \
+        const __m##BITS##i high = _mm##BITS##_packs_epi32(sums[2], sums[3]);                                           \
+        _mm##BITS##_storeu_si##BITS((void *)out, _mm##BITS##_packus_epi16(low, high));                                 \
+    }                                                                                                                  \
+    TARGET INLINE void blend_##BITS(const uint8_t *in, Py_ssize_t stride, uint8_t *out, Py_ssize_t num,                \
+                                    const int16_t *weights, Py_ssize_t num_taps, int precision) {                      \
+        enum { LENGTH = BITS / 8 };                                                                                    \
+        if (num < LENGTH) {                                                                                            \
+            blend_plain(in, stride, out, num, weights, num_taps, precision);                                           \
+            return;                                                                                                    \
+        }                                                                                                              \
+        for (Py_ssize_t start = 0; start + LENGTH <= num; start += LENGTH)                                             \
+            blend_block_##BITS(in + start, stride, out + start, weights, num_taps, precision);                         \
+        if (num % LENGTH) /* the last block overlaps the one before it */                                              \
+            blend_block_##BITS(in + num - LENGTH, stride, out + num - LENGTH, weights, num_taps, precision);           \
     }
 
 BLEND(256, AVX2)
@@ -215,8 +220,8 @@ INLINE void turn(const uint8_t *in, Py_ssize_t in_stride, uint8_t *out, Py_ssize
     }
 }
 
-/* Memory for what is between the two passes, which stays in the processor's cache: a strip on its side, before and after
-   its columns are blended, and the rows of it and of the strips before it that are still to be blended. */
+/* Memory for what is between the two passes, little enough for the processor's cache: a strip on its side, before and
+   after its columns are blended, and the rows of it and of the strips before it that are still to be blended. */
 static Py_ssize_t num_scratch(const Picture *from, const Taps *rows, const Taps *columns) {
     return from->channels * (STRIP * (from->width + columns->size) + (rows->num_taps + STRIP) * columns->size);
 }
@@ -228,7 +233,7 @@ INLINE void resample_by(Blend *blend, const Picture *from, uint8_t *out, const T
     uint8_t *blended = turned + from->width * channels * STRIP; /* [channels, width, STRIP] */
     uint8_t *narrow = blended + row * STRIP;                    /* [rows->num_taps + STRIP, channels, width] */
     Py_ssize_t first = 0, next = 0; /* the picture's row that narrow begins with, the result's row that comes next */
-    for (Py_ssize_t y = 0; y < from->height; y += STRIP) {
+    for (Py_ssize_t y = 0; y < from->height && next < rows->size; y += STRIP) {
         const Py_ssize_t height = from->height - y < STRIP ? from->height - y : STRIP;
         turn(from->pixels + y * from->stride, from->stride, turned, STRIP, height, from->width * channels);
         /* below the last row there is anything, which is blended too, and left behind */
@@ -243,7 +248,7 @@ INLINE void resample_by(Blend *blend, const Picture *from, uint8_t *out, const T
                 blend(narrow + (rows->starts[next] - first) * row + c * width, row,
                       out + (c * rows->size + next) * width, width, rows->weights + next * rows->num_taps,
                       rows->num_taps, rows->precision);
-        if (next < rows->size) { /* what comes next has fewer rows here than it has taps */
+        if (next < rows->size) { /* what comes next has fewer rows here than it has taps; none, if it begins later */
             const Py_ssize_t start = rows->starts[next] < y + height ? rows->starts[next] : y + height;
             memmove(narrow, narrow + (start - first) * row, (y + height - start) * row);
             first = start;
@@ -268,18 +273,40 @@ AVX512 static void run_avx512(const Picture *from, uint8_t *out, const Taps *row
 }
 #endif
 
-/* The ways of this machine, by name, the fastest last. */
-static struct {
+/* All ways to the same result, the fastest last. */
+static const struct {
     const char *name;
     Run *run;
-} ways[3] = {{"plain", run_plain}};
-static int num_ways = 1;
+} ways[] = {
+    {"plain", run_plain},
+#ifdef X86
+    {"avx2", run_avx2},
+    {"avx512", run_avx512},
+#endif
+};
+
+/* How many of them this machine has. */
+static int num_ways(void) {
+#ifdef X86
+    return __builtin_cpu_supports("avx512bw") ? 3 : __builtin_cpu_supports("avx2") ? 2 : 1;
+#else
+    return 1;
+#endif
+}
+
+/* Three dimensions of uint8, none of them empty, or so long that sums of it could overflow. */
+static int is_bytes(const Py_buffer *buffer) {
+    if (buffer->ndim != 3 || buffer->format == NULL || strcmp(buffer->format, "B")) return 0;
+    for (int i = 0; i < 3; i++)
+        if (buffer->shape[i] < 1 || buffer->shape[i] > LONGEST) return 0;
+    return 1;
+}
 
 static int read_picture(PyObject *given, Py_buffer *buffer, Picture *picture) {
-    if (PyObject_GetBuffer(given, buffer, PyBUF_STRIDES) < 0) return -1;
-    if (buffer->ndim != 3 || buffer->itemsize != 1 || buffer->strides[2] != 1 || buffer->strides[1] != buffer->shape[2] ||
-        buffer->len == 0) {
-        PyErr_SetString(PyExc_ValueError, "pixels are bytes [h, w, c], without gaps in a row, and not none");
+    if (PyObject_GetBuffer(given, buffer, PyBUF_STRIDES | PyBUF_FORMAT) < 0) return -1;
+    const Py_ssize_t *shape = buffer->shape, *strides = buffer->strides;
+    if (!is_bytes(buffer) || (strides[2] != 1 && shape[2] != 1) || (strides[1] != shape[2] && shape[1] != 1)) {
+        PyErr_SetString(PyExc_ValueError, "pixels are uint8 [h, w, c], without gaps in a row, and not none");
         return -1;
     }
     picture->pixels = buffer->buf, picture->stride = buffer->strides[0];
@@ -295,15 +322,17 @@ static PyObject *resample(PyObject *Py_UNUSED(module), PyObject *args) {
     Taps rows = {0}, columns = {0};
     const Filter *filter = filters;
     uint8_t *scratch = NULL;
-    int way = num_ways - 1;
-    if (!PyArg_ParseTuple(args, "OOs|i", &pixels_given, &result_given, &mode, &way)) return NULL;
-    if (way < 0 || way >= num_ways) return PyErr_Format(PyExc_ValueError, "no such way: %d", way);
+    int way = num_ways() - 1;
+    const char *name = ways[way].name;
+    if (!PyArg_ParseTuple(args, "OOs|s", &pixels_given, &result_given, &mode, &name)) return NULL;
+    while (way >= 0 && strcmp(ways[way].name, name)) way--;
+    if (way < 0) return PyErr_Format(PyExc_ValueError, "no such way here: %s", name);
     while (filter < filters + Py_ARRAY_LENGTH(filters) && strcmp(filter->name, mode)) filter++;
     if (filter == filters + Py_ARRAY_LENGTH(filters)) return PyErr_Format(PyExc_ValueError, "no such filter: %s", mode);
     if (read_picture(pixels_given, &pixels, &from) < 0) goto done;
-    if (PyObject_GetBuffer(result_given, &result, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE) < 0) goto done;
-    if (result.ndim != 3 || result.itemsize != 1 || result.shape[0] != from.channels || result.len == 0) {
-        PyErr_SetString(PyExc_ValueError, "the result is bytes [c, H, W], with as many channels as the pixels");
+    if (PyObject_GetBuffer(result_given, &result, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | PyBUF_WRITABLE) < 0) goto done;
+    if (!is_bytes(&result) || result.shape[0] != from.channels) {
+        PyErr_SetString(PyExc_ValueError, "the result is uint8 [c, H, W], with as many channels as the pixels");
         goto done;
     }
     Py_BEGIN_ALLOW_THREADS
@@ -326,19 +355,34 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static struct PyModuleDef module = {
-    PyModuleDef_HEAD_INIT, .m_name = "_native", .m_doc = "Pixels without Python.", .m_methods = methods};
-
-PyMODINIT_FUNC PyInit__native(void) {
-#ifdef X86
-    if (__builtin_cpu_supports("avx2")) ways[num_ways].name = "avx2", ways[num_ways++].run = run_avx2;
-    if (__builtin_cpu_supports("avx512bw")) ways[num_ways].name = "avx512", ways[num_ways++].run = run_avx512;
-#endif
-    PyObject *made = PyModule_Create(&module), *names = PyTuple_New(num_ways);
-    for (int i = 0; made && names && i < num_ways; i++) PyTuple_SET_ITEM(names, i, PyUnicode_FromString(ways[i].name));
-    if (made == NULL || names == NULL || PyErr_Occurred() || PyModule_AddObject(made, "WAYS", names) < 0) {
-        Py_XDECREF(made), Py_XDECREF(names);
-        return NULL;
+static int fill_module(PyObject *module) {
+    PyObject *names = PyTuple_New(num_ways());
+    for (int i = 0; names != NULL && i < num_ways(); i++) {
+        PyObject *name = PyUnicode_FromString(ways[i].name);
+        if (name == NULL) Py_CLEAR(names);
+        else PyTuple_SET_ITEM(names, i, name);
     }
-    return made;
+    if (names == NULL || PyModule_AddObject(module, "WAYS", names) < 0) {
+        Py_XDECREF(names);
+        return -1;
+    }
+    return 0;
 }
+
+static PyModuleDef_Slot slots[] = {
+    {Py_mod_exec, fill_module},
+#ifdef Py_mod_gil
+    {Py_mod_gil, Py_MOD_GIL_NOT_USED},
+#endif
+    {0, NULL},
+};
+
+static struct PyModuleDef module = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "_native",
+    .m_doc = "Pixels without Python.",
+    .m_methods = methods,
+    .m_slots = slots,
+};
+
+PyMODINIT_FUNC PyInit__native(void) { return PyModuleDef_Init(&module); }

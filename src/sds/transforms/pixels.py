@@ -1,7 +1,7 @@
 """Pictures in memory: any kind -> tensor [c, h, w], its memory in order, and resampling with antialiasing.
 
-Every step works in the calling thread alone: pixels are moved by NumPy, because torch's copies spread over its intra-op
-threads and would compete with the loader's decode threads.
+Every step works in the calling thread alone: pixels are moved by NumPy and by C of our own (_native.c), because torch's
+copies spread over its intra-op threads and would compete with the loader's decode threads.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from sds.transforms.scratch import Sheet, scratch
 from sds.types import Sample
 
 try:
-    from sds.transforms import _native
-except ImportError:  # it was installed where there is no compiler
+    import sds.transforms._native as _native
+except ModuleNotFoundError:  # it was installed where there is no compiler; one that is there and broken says so
     _native = None  # type: ignore[assignment]
 
 __all__ = ["INTERPOLATIONS", "check_colour", "check_interpolation", "contiguous", "resample", "to_tensor"]
@@ -72,7 +72,7 @@ def resample(image: npt.NDArray[Any], size: tuple[int, int], mode: str, field: s
         return torch.from_numpy(np.array(image, order="C"))
     pixels = image.transpose(1, 2, 0)  # [h, w, c]
     if mode in _ANTIALIASED and pixels.dtype == np.uint8 and _native is not None:
-        place = _place((pixels.shape[2], *size), torch.uint8, field)
+        place = _place((pixels.shape[2], *size), pixels.dtype, torch.uint8, field)
         _native.resample(pixels if _has_whole_rows(pixels) else _gathered(pixels).pixels, place.array, mode)
         return place.tensor
     sheet = Sheet.of(pixels) if pixels.flags.c_contiguous else _gathered(pixels)
@@ -85,9 +85,11 @@ def resample(image: npt.NDArray[Any], size: tuple[int, int], mode: str, field: s
     return contiguous(torch.from_numpy(resized.numpy()[0]))  # NumPy's view: torch's would let go of Python
 
 
-def _has_whole_rows(pixels: npt.NDArray[Any]) -> bool:
+def _has_whole_rows(pixels: npt.NDArray[np.uint8]) -> bool:
     """Whether the pixels [h, w, c] of a row follow one another; rows may lie apart, as those of a part cut out do."""
-    return pixels.strides[1:] == (pixels.shape[2] * pixels.itemsize, pixels.itemsize)
+    _, width, channels = pixels.shape
+    _, of_pixel, of_channel = pixels.strides
+    return (of_pixel == channels or width == 1) and (of_channel == 1 or channels == 1)
 
 
 def _gathered(pixels: npt.NDArray[Any]) -> Sheet:
@@ -97,21 +99,27 @@ def _gathered(pixels: npt.NDArray[Any]) -> Sheet:
     return sheet
 
 
-def _place(shape: tuple[int, ...], dtype: torch.dtype, field: str | None) -> Place:
-    """Where a result goes: into the batch, or to memory of its own."""
-    place = None if field is None else place_for(field, shape, dtype)
+def _place(shape: tuple[int, ...], dtype: npt.DTypeLike, of_tensor: torch.dtype, field: str | None) -> Place:
+    """Where a result goes: into the batch, or to memory of its own.
+
+    That is NumPy's: torch's may be on another device, by default.
+    """
+    place = None if field is None else place_for(field, shape, of_tensor)
     if place is not None:
         return place
-    tensor = torch.empty(shape, dtype=dtype)
-    return Place(tensor, tensor.numpy())
+    array = np.empty(shape, dtype)
+    return Place(torch.from_numpy(array), array)
 
 
 def _antialiased(sheet: Sheet, size: tuple[int, int], mode: str, field: str | None) -> torch.Tensor:
-    """Resized as [h, w, c], then copied: that takes four fifths of the time in which torch writes [c, h, w] itself."""
+    """By torch: floating images, and bytes where there is no C.
+
+    Resized as [h, w, c], then copied: that takes four fifths of the time in which torch writes [c, h, w] itself.
+    """
     resized = scratch("resized", (*size, sheet.pixels.shape[2]), sheet.pixels.dtype)
     _ANTIALIASED[mode](sheet.batch, size, False, None, None, out=resized.batch)
     pixels = resized.pixels.transpose(2, 0, 1)  # [c, *size]
-    place = _place(pixels.shape, resized.batch.dtype, field)
+    place = _place(pixels.shape, pixels.dtype, resized.batch.dtype, field)
     place.array[...] = pixels
     return place.tensor
 
