@@ -7,7 +7,7 @@ DEMO := $(VENV)/.demo
 AZURITE := $(VENV)/.azurite
 NATIVE := src/sds/transforms/_native.c
 
-.PHONY: demo test setup azurite lint unit joined integration docs docs-test ray-test lance-test bigquery soak bench bench-quick bench-media bench-tensors fuzz fuzz-media reference clean
+.PHONY: demo test setup azurite lint unit joined integration docs docs-test ray-test lance-test bigquery soak bench bench-quick bench-media bench-tensors fuzz fuzz-media sanitize reference clean
 
 demo: $(DEMO)
 	$(BIN)/sds demo
@@ -113,6 +113,10 @@ bench-tensors: $(READY)
 # 100,000 broken indexes, cache folders and messages
 fuzz: $(READY)
 	$(BIN)/python tests/fuzz_index.py --count 100000
+
+# resizing in C, 6,000 shapes, under the sanitizers of addresses and of undefined behaviour
+sanitize: $(READY)
+	$(BIN)/python tests/fuzz_native.py --count 6000
 
 # 10,000 broken files of each kind
 fuzz-media: $(READY)

@@ -13,11 +13,18 @@ from PIL import Image
 
 from sds.errors import DecodeError
 from sds.testing.media import draw_image
-from sds.transforms import DecodeImage, FlipImage, ResizeImage
+from sds.transforms import DecodeImage, FlipImage, ResizeImage, pixels
 from sds.transforms.base import join_neighbours
 from sds.transforms.places import Place, lend_from
 from sds.transforms.resize import FITS
 from sds.transforms.scratch import scratch
+
+
+@pytest.fixture(autouse=True, params=["C", "torch"])
+def resized_by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there was no compiler, everything is the same."""
+    if request.param == "torch":
+        monkeypatch.setattr(pixels, "_native", None)
 
 
 def encoded(size: tuple[int, int], kind: str = "JPEG", number: int = 0, **options: object) -> bytes:
