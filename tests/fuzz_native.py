@@ -62,7 +62,7 @@ def run(count: int) -> None:
         result = np.empty((channels, new_height, new_width), np.uint8)
         way = _native.WAYS[number % len(_native.WAYS)]
         _native.resample(image, result, ("bilinear", "bicubic")[number % 2], way)
-    print(f"{count} shapes, {', '.join(_native.WAYS)}: nothing found")
+    sys.stdout.write(f"{count} shapes, {', '.join(_native.WAYS)}: nothing found\n")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What is installed: everything that sds needs, compiled where there is a compiler, and without it where there is none."""
+"""What is installed: all that sds needs, with the compiled part where there is a compiler, and without it elsewhere."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ def sources() -> set[str]:
 
 
 def files_of(wheel: Path) -> set[str]:
-    return {name for name in zipfile.ZipFile(wheel).namelist() if not name.split("/")[0].endswith(".dist-info")}
+    with zipfile.ZipFile(wheel) as archive:
+        return {name for name in archive.namelist() if not name.split("/")[0].endswith(".dist-info")}
 
 
 def test_a_wheel_has_everything_and_the_compiled_part(tree: Path) -> None:
@@ -62,6 +63,7 @@ def test_without_a_compiler_it_is_built_without_the_compiled_part(tree: Path) ->
 
 
 def test_what_is_given_to_others_as_source_can_be_compiled(tree: Path) -> None:
-    names = tarfile.open(build(tree, "sdist")).getnames()
+    with tarfile.open(build(tree, "sdist")) as archive:
+        names = archive.getnames()
     assert any(name.endswith("src/sds/transforms/_native.c") for name in names)
     assert {"/".join(name.split("/")[2:]) for name in names} >= sources()
