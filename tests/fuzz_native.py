@@ -2,7 +2,7 @@
 
     python tests/fuzz_native.py --count 6000
 
-Compiles `_native.c` into a temporary folder (gcc or clang), and starts itself once more with the sanitizer loaded.
+Compiles `_native.c` into a temporary folder with gcc, and starts itself once more with the sanitizers loaded.
 """
 
 from __future__ import annotations
@@ -43,26 +43,26 @@ def build_and_run(count: int) -> int:
 
 
 def run(count: int) -> None:
-    """Every way, every filter, parts of pictures, a few very long sides."""
+    """Each shape by every way, which must agree: parts of pictures, upside down, either filter, some very long."""
     import _native
     import numpy as np
 
     drawn = np.random.default_rng(1)
     for number in range(count):
-        most = (40, 200, 5)[number % 3]
-        height, width, new_height, new_width = (int(side) for side in drawn.integers(1, most, 4))
-        if number % 50 < 3:
-            long = int(drawn.integers(1, 5000))
-            height, width, new_width = ((long, width, new_width), (height, long, new_width), (height, width, long))[
-                number % 50
-            ]
-        channels = int(drawn.integers(1, 6))
-        whole = np.frombuffer(drawn.bytes(height * (width + 3) * channels), np.uint8).reshape(height, -1, channels)
-        image = (whole[:, :width], whole[::-1, 3:], whole[:, :width].copy())[number % 3]
-        result = np.empty((channels, new_height, new_width), np.uint8)
-        way = _native.WAYS[number % len(_native.WAYS)]
-        _native.resample(image, result, ("bilinear", "bicubic")[number % 2], way)
-    sys.stdout.write(f"{count} shapes, {', '.join(_native.WAYS)}: nothing found\n")
+        most = drawn.choice([5, 40, 200, 500])
+        sides = [int(side) for side in drawn.integers(1, most, 4)]
+        if number % 20 == 0:
+            sides[drawn.integers(4)] = int(drawn.integers(1, 5000))
+        height, width, new_height, new_width = sides
+        channels, gap = int(drawn.integers(1, 6)), int(drawn.integers(0, 4))
+        whole = np.frombuffer(drawn.bytes(height * (width + gap) * channels), np.uint8).reshape(height, -1, channels)
+        image = whole[:: int(drawn.choice([1, -1])), gap // 2 : gap // 2 + width]
+        mode, results = ("bilinear", "bicubic")[drawn.integers(2)], []
+        for way in _native.WAYS:
+            results.append(np.empty((channels, new_height, new_width), np.uint8))
+            _native.resample(image, results[-1], mode, way)
+        assert all(np.array_equal(result, results[0]) for result in results), (image.shape, sides, mode)
+    sys.stdout.write(f"{count} shapes, each by {', '.join(_native.WAYS)}: nothing found\n")
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ text { fill: #e3e6ea } .ground { fill: #1e2129 } .cut { stroke: #1e2129 }
 .ours { fill: #35a878 } .peer { fill: #7f97b8 } .shards { fill: #515d72 } .limit { fill: #83703f }
 }
 </style>"""
-ONE_LIMIT = ("cold", "warm", "local")  # workloads whose bars are all bound by the least of the limits
+ONE_LIMIT = ("cold", "warm", "local")  # workloads with one limit for all bars: the least of them, with sds's transforms
 LEFT, RIGHT, WIDTH, STEP, TOP = 215, 96, 760, 26, 52
 
 

@@ -30,7 +30,8 @@ def build(tree: Path, kind: str, **environment: str) -> Path:
     """The wheel or sdist of a tree, by setuptools alone: nothing is fetched."""
     out = tree.parent / f"{kind}-{len(list(tree.parent.iterdir()))}"
     code = f"import os, setuptools.build_meta as build; os.makedirs({str(out)!r}); build.build_{kind}({str(out)!r})"
-    shutil.rmtree(tree / "build", ignore_errors=True)
+    for left in (tree / "build", *(tree / "src").glob("*.egg-info")):
+        shutil.rmtree(left, ignore_errors=True)
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tree, env={**os.environ, **environment}, capture_output=True, text=True
     )

@@ -22,7 +22,7 @@
 #endif
 #define INLINE static inline __attribute__((always_inline))
 
-enum { LONGEST = 1 << 22 }; /* pixels of a side */
+enum { LONGEST = 1 << 20 }; /* pixels of a side, or channels */
 enum { STRIP = 64, TILE = 16, BLOCK = 32 }; /* rows turned at once; side of a square of bytes; values summed at once */
 
 /* Along one axis: result i is the sum of weights[i][k] * pixel[starts[i] + k], rounded, shifted right by `precision`.
@@ -294,7 +294,7 @@ static int num_ways(void) {
 #endif
 }
 
-/* Three dimensions of uint8, none of them empty, or so long that sums of it could overflow. */
+/* Three dimensions of uint8, none of them empty, or so long that sums or products of sizes could overflow. */
 static int is_bytes(const Py_buffer *buffer) {
     if (buffer->ndim != 3 || buffer->format == NULL || strcmp(buffer->format, "B")) return 0;
     for (int i = 0; i < 3; i++)
@@ -306,7 +306,7 @@ static int read_picture(PyObject *given, Py_buffer *buffer, Picture *picture) {
     if (PyObject_GetBuffer(given, buffer, PyBUF_STRIDES | PyBUF_FORMAT) < 0) return -1;
     const Py_ssize_t *shape = buffer->shape, *strides = buffer->strides;
     if (!is_bytes(buffer) || (strides[2] != 1 && shape[2] != 1) || (strides[1] != shape[2] && shape[1] != 1)) {
-        PyErr_SetString(PyExc_ValueError, "pixels are uint8 [h, w, c], without gaps in a row, and not none");
+        PyErr_SetString(PyExc_ValueError, "pixels are uint8 [h, w, c], without gaps in a row, none, or too many");
         return -1;
     }
     picture->pixels = buffer->buf, picture->stride = buffer->strides[0];
@@ -366,7 +366,7 @@ static int fill_module(PyObject *module) {
         Py_XDECREF(names);
         return -1;
     }
-    return 0;
+    return PyModule_AddIntConstant(module, "LONGEST", LONGEST);
 }
 
 static PyModuleDef_Slot slots[] = {

@@ -71,7 +71,12 @@ def resample(image: npt.NDArray[Any], size: tuple[int, int], mode: str, field: s
     if image.shape[1:] == size:
         return torch.from_numpy(np.array(image, order="C"))
     pixels = image.transpose(1, 2, 0)  # [h, w, c]
-    if mode in _ANTIALIASED and pixels.dtype == np.uint8 and _native is not None:
+    if (
+        _native is not None
+        and mode in _ANTIALIASED
+        and pixels.dtype == np.uint8
+        and max(pixels.shape) <= _native.LONGEST
+    ):
         place = _place((pixels.shape[2], *size), pixels.dtype, torch.uint8, field)
         _native.resample(pixels if _has_whole_rows(pixels) else _gathered(pixels).pixels, place.array, mode)
         return place.tensor
