@@ -24,12 +24,12 @@ $(BIN)/python:
 
 # the demo waits for what it needs and no more; whoever has the rest has this too
 $(DEMO): pyproject.toml .ci/constraints.txt $(NATIVE) | $(BIN)/python
-	rm -f $(NATIVE:.c=.*.so) # one that does not compile any more must not stay
+	@rm -rf build $(wildcard $(NATIVE:.c=.*.so)) # one that does not compile any more must not stay
 	$(INSTALL) -e '.[demo]'
 	touch $@
 
 $(READY): pyproject.toml .ci/constraints.txt $(NATIVE) | $(BIN)/python
-	rm -f $(NATIVE:.c=.*.so)
+	@rm -rf build $(wildcard $(NATIVE:.c=.*.so))
 	$(INSTALL) -e '.[dev]'
 	$(BIN)/python -c 'import sds.transforms._native'
 	touch $(DEMO) $@
