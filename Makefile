@@ -18,18 +18,20 @@ setup: $(READY)
 
 # torch is pinned by the constraints: a looser requirement pulls gigabytes of CUDA packages
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c .ci/constraints.txt
+# what was compiled before must not stay when it does not compile any more
+FORGET = rm -rf build $(wildcard $(NATIVE:.c=.*.so))
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 # the demo waits for what it needs and no more; whoever has the rest has this too
 $(DEMO): pyproject.toml .ci/constraints.txt $(NATIVE) | $(BIN)/python
-	@rm -rf build $(wildcard $(NATIVE:.c=.*.so)) # one that does not compile any more must not stay
+	@$(FORGET)
 	$(INSTALL) -e '.[demo]'
 	touch $@
 
 $(READY): pyproject.toml .ci/constraints.txt $(NATIVE) | $(BIN)/python
-	@rm -rf build $(wildcard $(NATIVE:.c=.*.so))
+	@$(FORGET)
 	$(INSTALL) -e '.[dev]'
 	$(BIN)/python -c 'import sds.transforms._native'
 	touch $(DEMO) $@

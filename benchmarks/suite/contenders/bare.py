@@ -119,9 +119,7 @@ class Lender:
     """Has transforms write to one place."""
 
     def __init__(self, place):
-        from sds.transforms.places import Place
-
-        self._place = Place(place, place.numpy())
+        self._place = place
 
     def lend(self, *_):
         return self._place
@@ -131,12 +129,17 @@ def our_way():
     """path, place -> image, by sds's own transforms, joined as its pipeline joins them, without dataset and loader."""
     from sds.transforms import presets
     from sds.transforms.base import join_neighbours
-    from sds.transforms.places import lend_from
+    from sds.transforms.places import Place, lend_from
+
+    lenders = {}  # of each place, made once
 
     chain = join_neighbours(presets.create_standard_image_pipeline("url", resolution=(SIZE, SIZE)))
 
     def image_of(path, place):
-        lend_from(Lender(place))
+        lender = lenders.get(id(place))
+        if lender is None:
+            lender = lenders[id(place)] = Lender(Place(place, place.numpy()))
+        lend_from(lender)
         sample = {"url": path}
         for transform in chain:
             sample = transform(sample)

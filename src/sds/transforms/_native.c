@@ -30,7 +30,6 @@ enum { STRIP = 64, TILE = 16, BLOCK = 32 }; /* rows turned at once; side of a sq
 typedef struct {
     Py_ssize_t size, num_taps; /* places of the result; weights of each */
     Py_ssize_t *starts;        /* [size] */
-    double *exact;             /* [size, num_taps] */
     int16_t *weights;          /* [size, num_taps] */
     int precision;
 } Taps;
@@ -57,7 +56,6 @@ static const Filter filters[] = {{"bilinear", 1, triangle}, {"bicubic", 2, cubic
 
 static void free_taps(Taps *taps) {
     PyMem_RawFree(taps->starts);
-    PyMem_RawFree(taps->exact);
     PyMem_RawFree(taps->weights);
 }
 
@@ -82,14 +80,16 @@ static int make_taps(Taps *taps, Py_ssize_t length, Py_ssize_t size, const Filte
     }
     taps->size = size, taps->num_taps = num_taps;
     taps->starts = PyMem_RawMalloc(size * sizeof *taps->starts);
-    taps->exact = PyMem_RawCalloc(size * num_taps, sizeof *taps->exact);
     taps->weights = PyMem_RawMalloc(size * num_taps * sizeof *taps->weights);
-    if (!taps->starts || !taps->exact || !taps->weights) return -1;
-    double most = 0;
+    double *all = PyMem_RawCalloc(size * num_taps, sizeof *all), most = 0; /* the weights before they are rounded */
+    if (!taps->starts || !taps->weights || !all) {
+        PyMem_RawFree(all);
+        return -1;
+    }
     for (Py_ssize_t i = 0; i < size; i++) {
         const Span span = span_of(i, length, scale, support);
         const Py_ssize_t start = span.first + num_taps <= length ? span.first : length - num_taps;
-        double *exact = taps->exact + i * num_taps + (span.first - start), sum = 0;
+        double *exact = all + i * num_taps + (span.first - start), sum = 0;
         taps->starts[i] = start;
         for (Py_ssize_t k = 0; k < span.end - span.first; k++)
             sum += exact[k] = filter->weigh((k + span.first - span.centre + 0.5) * (1 / stretch));
@@ -101,9 +101,10 @@ static int make_taps(Taps *taps, Py_ssize_t length, Py_ssize_t size, const Filte
     for (taps->precision = 0; taps->precision < 22; taps->precision++) /* as much as 16 bits have room for */
         if ((int)(0.5 + most * (1 << (taps->precision + 1))) >= 1 << 15) break;
     for (Py_ssize_t i = 0; i < size * num_taps; i++) {
-        const double fixed = taps->exact[i] * (1 << taps->precision);
+        const double fixed = all[i] * (1 << taps->precision);
         taps->weights[i] = (int16_t)(fixed < 0 ? fixed - 0.5 : fixed + 0.5);
     }
+    PyMem_RawFree(all);
     return 0;
 }
 

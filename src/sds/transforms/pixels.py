@@ -71,12 +71,7 @@ def resample(image: npt.NDArray[Any], size: tuple[int, int], mode: str, field: s
     if image.shape[1:] == size:
         return torch.from_numpy(np.array(image, order="C"))
     pixels = image.transpose(1, 2, 0)  # [h, w, c]
-    if (
-        _native is not None
-        and mode in _ANTIALIASED
-        and pixels.dtype == np.uint8
-        and max(pixels.shape) <= _native.LONGEST
-    ):
+    if mode in _ANTIALIASED and _native is not None and _is_for_native(pixels, size):
         place = _place((pixels.shape[2], *size), pixels.dtype, torch.uint8, field)
         _native.resample(pixels if _has_whole_rows(pixels) else _gathered(pixels).pixels, place.array, mode)
         return place.tensor
@@ -88,6 +83,11 @@ def resample(image: npt.NDArray[Any], size: tuple[int, int], mode: str, field: s
     else:
         resized = interpolate(sheet.batch, size, mode=mode, antialias=True)
     return contiguous(torch.from_numpy(resized.numpy()[0]))  # NumPy's view: torch's would let go of Python
+
+
+def _is_for_native(pixels: npt.NDArray[Any], size: tuple[int, int]) -> bool:
+    """Whether our C takes such pixels [h, w, c] to such a size; torch takes the others."""
+    return pixels.dtype == np.uint8 and max(*pixels.shape, *size) <= _native.LONGEST
 
 
 def _has_whole_rows(pixels: npt.NDArray[np.uint8]) -> bool:

@@ -237,6 +237,8 @@ def test_without_a_compiler_torch_makes_the_same(mode, monkeypatch) -> None:
 def test_a_side_that_is_too_long_for_us_is_torchs() -> None:
     image = torch.zeros(1, 1, native.LONGEST + 1, dtype=torch.uint8)
     assert ResizeImage("x", resolution=(1, 2), fit="stretch")({"x": image})["x"].shape == (1, 1, 2)
+    long = (1, native.LONGEST + 1)
+    assert ResizeImage("x", resolution=long, fit="stretch")({"x": image[..., :2]})["x"].shape == (1, *long)
 
 
 BROKEN = """
