@@ -10,7 +10,7 @@ COPY .ci/constraints.txt .ci/
 RUN pip install -c .ci/constraints.txt torch
 COPY pyproject.toml README.md LICENSE ./
 COPY src src
-RUN pip install -c .ci/constraints.txt '.[demo,video,audio]' && cd / && python -c 'import sds.transforms._native'
+RUN pip install -c .ci/constraints.txt '.[demo,video,audio]' && cd / && python -c 'import sds._files, sds.transforms._native'
 # not root: the cache and the fetch server's socket lie below the home folder
 RUN useradd --create-home trainer
 USER trainer

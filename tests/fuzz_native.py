@@ -1,8 +1,9 @@
-"""Resizing in C, compiled with the sanitizers of addresses and of undefined behaviour, on shapes that are drawn.
+"""What is in C, compiled with the sanitizers of addresses and of undefined behaviour: pictures, headers, files.
 
     python tests/fuzz_native.py --count 6000
 
-Compiles `_native.c` into a temporary folder with gcc, and starts itself once more with the sanitizers loaded.
+Compiles `_native.c` and `_files.c` into a temporary folder with gcc, and starts itself once more with the sanitizers
+loaded.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import sysconfig
 import tempfile
 from pathlib import Path
 
-SOURCE = Path(__file__).parents[1] / "src" / "sds" / "transforms" / "_native.c"
+ROOM = Path(__file__).parents[1] / "src" / "sds"
+SOURCES = (ROOM / "transforms" / "_native.c", ROOM / "_files.c")
 FLAGS = ["-O1", "-g", "-Wall", "-Wextra", "-Werror", "-ffp-contract=off", "-shared", "-fPIC"]
 CHECKS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
 
@@ -25,8 +27,9 @@ def build_and_run(count: int) -> int:
     compiler = os.environ.get("CC", "gcc")
     with tempfile.TemporaryDirectory() as folder:
         include = f"-I{sysconfig.get_paths()['include']}"
-        library = str(Path(folder) / "_native.so")
-        subprocess.run([compiler, *FLAGS, *CHECKS, include, "-o", library, str(SOURCE)], check=True)
+        for source in SOURCES:
+            library = str(Path(folder) / f"{source.stem}.so")
+            subprocess.run([compiler, *FLAGS, *CHECKS, include, "-o", library, str(source)], check=True)
         names = ("libasan.so", "libubsan.so")
         loaded = [
             subprocess.run([compiler, f"-print-file-name={name}"], capture_output=True, text=True, check=True).stdout
@@ -36,10 +39,52 @@ def build_and_run(count: int) -> int:
             **os.environ,
             "LD_PRELOAD": " ".join(map(str.strip, loaded)),
             "ASAN_OPTIONS": "detect_leaks=0",  # the interpreter's own, at its end
+            "PYTHONMALLOC": "malloc",  # each object by itself, or what lies beside it would hide a wrong step
             "PYTHONPATH": folder,
         }
         command = [sys.executable, __file__, "--count", str(count), "--inside"]
         return subprocess.run(command, env=environment, check=False).returncode
+
+
+def scan_headers(count: int) -> None:
+    """JPEG headers, cut short or with wrong bytes, each in memory that ends where it does."""
+    import _native
+    import numpy as np
+
+    drawn = np.random.default_rng(2)
+    sizes = b"\x08\x01\x77\x01\xf4\x03" + bytes(9)
+    whole = b"\xff\xd8\xff\xe1\0\x20Exif\0\0" + bytes(24) + b"\xff\xdb\0\x05abc\xff\xc0\0\x11" + sizes + b"\xff\xda"
+    assert _native.scan_jpeg(whole + b"\0\0") == (375, 500, 3, 8, False, b"Exif\0\0" + bytes(24))
+    num_found = 0
+    for _ in range(count):
+        data = bytearray(whole + drawn.bytes(int(drawn.integers(0, 40))))
+        for at in drawn.integers(0, len(data), int(drawn.integers(0, 4))):
+            data[at] = drawn.choice([0, 1, 2, 0xC0, 0xC2, 0xE1, 0xFF, int(drawn.integers(256))])
+        num_found += _native.scan_jpeg(bytes(data[: int(drawn.integers(0, len(data) + 1))])) is not None
+    assert 0 < num_found < count
+    sys.stdout.write(f"{count} headers, {num_found} of them usual: nothing found\n")
+
+
+def handle_files(count: int) -> None:
+    """Files of any size, in any number of chunks, and what cannot be read or written."""
+    import _files
+    import numpy as np
+
+    drawn = np.random.default_rng(3)
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(count):
+            most = int(drawn.choice([10, 5000, 100_000]))
+            chunks = [drawn.bytes(int(size)) for size in drawn.integers(0, most, int(drawn.integers(0, 5)))]
+            _files.write_file(folder, "draft", "name", chunks if number % 2 else [memoryview(c) for c in chunks])
+            size, is_file, data = _files.read_file(f"{folder}/name", int(drawn.choice([100, 10**9])))
+            assert is_file and size == sum(map(len, chunks)) and data in (None, b"".join(chunks))
+            for wrong in ((f"{folder}/none", "draft", "name", chunks), (folder, "draft", "name", [*chunks, None])):
+                try:
+                    _files.write_file(*wrong)
+                except (OSError, TypeError):
+                    continue
+                raise AssertionError(wrong)
+    sys.stdout.write(f"{count} files: nothing found\n")
 
 
 def run(count: int) -> None:
@@ -71,6 +116,8 @@ if __name__ == "__main__":
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.inside:
+        scan_headers(10 * given.count)
+        handle_files(given.count)
         run(given.count)
     else:
         sys.exit(build_and_run(given.count))

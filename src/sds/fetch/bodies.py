@@ -8,18 +8,19 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from sds.errors import CacheError, FetchError
+from sds.fetch.folder import make_folder
+from sds.files import write_file
 from sds.storage import Body, Buffer
 from sds.units import format_bytes
 from sds.urls import redact
 
-__all__ = ["Budget", "DiskFull", "create", "gather", "write", "write_at"]
+__all__ = ["Budget", "DiskFull", "create", "gather", "write", "write_at", "write_whole"]
 
 _MAX_UNANNOUNCED = 256 * 2**20
-_MAX_TOGETHER = 256  # chunks; the kernel takes 1024
 
 
 class DiskFull(CacheError):
@@ -118,12 +119,24 @@ def write_at(descriptor: int, path: str, chunk: Buffer, at: int) -> None:
         view, at = view[num_bytes:], at + num_bytes
 
 
+def write_whole(part: str, name: str, chunks: Sequence[Buffer]) -> str:
+    """Writes a body that is here to a new file, and gives it its final name in the same folder; its path."""
+    folder, _, draft = part.rpartition("/")
+    for is_first in (True, False):
+        try:
+            write_file(folder, draft, name, chunks)
+            break
+        except OSError as error:
+            if not is_first or error.errno not in (errno.ENOENT, errno.ENOTDIR):
+                raise _unwritable(part, error) from error
+        make_folder(folder)  # or says that there is a link in its place
+    return f"{folder}/{name}"
+
+
 def write(path: str, chunks: Iterable[Buffer]) -> None:
-    """Writes a body to a new file; chunks that are here already in as few calls as possible."""
+    """Writes a body to a new file, as it comes."""
     descriptor = create(path)
     try:
-        if isinstance(chunks, list):
-            chunks = _write_together(descriptor, path, chunks)
         for chunk in chunks:  # errors of the network come out of here as they are
             view = memoryview(chunk)
             while len(view):
@@ -133,19 +146,6 @@ def write(path: str, chunks: Iterable[Buffer]) -> None:
                     raise _unwritable(path, error) from error
     finally:
         os.close(descriptor)
-
-
-def _write_together(descriptor: int, path: str, chunks: list[Buffer]) -> list[Buffer]:
-    """Writes as much as one call takes; what is left."""
-    try:
-        num_bytes = os.writev(descriptor, chunks[:_MAX_TOGETHER])
-    except OSError as error:
-        raise _unwritable(path, error) from error
-    for k, chunk in enumerate(chunks):
-        if num_bytes < len(chunk):
-            return [memoryview(chunk)[num_bytes:], *chunks[k + 1 :]]
-        num_bytes -= len(chunk)
-    return []
 
 
 def _unwritable(path: str, error: OSError) -> CacheError:

@@ -6,17 +6,16 @@ disk is never waited for under the lock: whoever waits for it, and then for the 
 
 from __future__ import annotations
 
-import os
 import queue
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 
 from sds.errors import SdsError
-from sds.fetch.bodies import write
+from sds.fetch.bodies import write_whole
 from sds.fetch.cache import Cache
 from sds.fetch.flight import Attempt, Flight, defect
-from sds.fetch.folder import make_folder, publish
+from sds.fetch.folder import name_of
 
 __all__ = ["Writers"]
 
@@ -95,9 +94,8 @@ class Writers:
         flight = attempt.flight
         try:
             assert flight.reserved is not None, "room before bytes"
-            make_folder(os.path.dirname(flight.part))
-            write(flight.part, attempt.body or ())
-            flight.path = publish(flight.part, flight.key, flight.reserved, flight.suffix)
+            name = name_of(flight.key, flight.reserved, flight.suffix)
+            flight.path = write_whole(flight.part, name, attempt.body or [])
         except SdsError as error:
             return error
         except Exception as error:  # noqa: BLE001 (a thread boundary: a defect of ours must not leave anybody waiting)

@@ -89,6 +89,7 @@ class Making:
         self._feed = feed
         self._options = options
         self._num_threads = options.num_threads or len(os.sched_getaffinity(0))
+        self._num_spare = 1 if options.num_threads is None else 0
         self._pin_memory = options.pin_memory and _can_pin()
         self._workers: WorkerLoader | None = None
         self._logs: Forwarding | None = None
@@ -139,9 +140,16 @@ class Making:
     def _listen(self, tally: Tally) -> None:
         """Says who makes batches, and to whom each piece of work is told."""
         self._where[IS_HEARD] = self.trace is not None
-        for each in (tally, *(delivery.tally for _, delivery in self._feed.sources)):
-            each.set_crew(*self.crew)
+        self._tell_crew(tally)
+        for each in self._tallies(tally):
             each.probe = self.trace
+
+    def _tell_crew(self, tally: Tally) -> None:
+        for each in self._tallies(tally):
+            each.set_crew(*self.crew)
+
+    def _tallies(self, tally: Tally) -> list[Tally]:
+        return [tally, *(delivery.tally for _, delivery in self._feed.sources)]
 
     @contextmanager
     def _asking(self) -> Iterator[None]:
@@ -159,6 +167,7 @@ class Making:
             self._feed.steps(start, 0, 1),
             self._num_threads,
             options.prefetch_batches,
+            num_spare=self._num_spare,
             timeout_s=options.timeout,
             warn_after_s=max(delivery.client.options.timeout_s for _, delivery in self._feed.sources),
             max_bytes=options.max_bytes,
@@ -169,6 +178,9 @@ class Making:
         try:
             for made in batches:
                 tally.add_depth("batches", batches.num_ready)
+                if batches.num_threads > self._num_threads:
+                    self._num_threads, self._num_spare = batches.num_threads, 0  # from the start, the next time
+                    self._tell_crew(tally)
                 leases.hold(made.held)
                 yield self._pinned(made.batch), made.num_samples
                 leases.release()  # the caller asks for the next batch: the paths of this one are past

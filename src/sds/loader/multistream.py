@@ -54,7 +54,8 @@ class MultiStreamDataLoader(Life):
         stop: 'never'; 'first': a pass is over when it is the turn of a stream that has been gone through; 'all': when
             all have been. Streams go on in the next pass where they were.
         ratios: instead of those in `stream_opts`: [(step, ratios), ...], or a function of the step.
-        num_threads: decode threads with num_workers=0, for all streams. Default: the cores that this process may use.
+        num_threads: decode threads with num_workers=0, for all streams. Default: the cores that this process may use,
+            and one more where samples take long.
         collate_fn: samples -> dict, for streams without one of their own. Default: `sds.loader.collate`.
         pin_memory: put tensors into page-locked memory.
         prefetch_batches: batches made ahead (with workers: per worker), over all streams.

@@ -39,7 +39,8 @@ class StreamingDataLoader(Life):
         batch_size: samples per batch and rank.
         num_workers: 0 decodes in threads of this process, the fast default; more runs worker processes, for transforms
             that are heavy in Python.
-        num_threads: decode threads with num_workers=0. Default: the cores that this process may use.
+        num_threads: decode threads with num_workers=0. Default: the cores that this process may use, and one more where
+            samples take long.
         drop_last: drop the samples that do not fill a global batch, instead of handing out a smaller last one.
         collate_fn: samples -> batch. Default: `sds.loader.collate`.
         pin_memory: put tensors into page-locked memory, for faster copies to a GPU.

@@ -1,8 +1,9 @@
 """Batches made in the background of this process: a feeding thread, decode threads, delivery in order.
 
-Decoders release the GIL, so threads decode side by side; the caller's thread only takes finished batches. At most
-`ahead` batches wait, and as many are being made; fewer, where they would be more than `max_bytes`. Closing ends the
-threads, mid-step, and lets go of every file. Nobody is kept waiting by a transform that runs: it ends by itself.
+Decoders release the GIL, so threads decode side by side; the caller's thread only takes finished batches. Where
+samples take long, spare threads join: one decodes while another waits to get the GIL back. At most `ahead` batches
+wait, and as many are being made; fewer, where they would be more than `max_bytes`. Closing ends the threads, mid-step,
+and lets go of every file. Nobody is kept waiting by a transform that runs: it ends by itself.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ __all__ = ["Cancelling", "ThreadedBatches", "cancelled"]
 
 _POLL_S = 0.1
 _SOON_S = 0.5  # who closes waits no longer for what runs
+_LONG_S = 200e-6  # of a processor's time for a sample: with less, spare threads would only stand in each other's way
 
 
 class Cancelling:
@@ -58,6 +60,7 @@ class _Step:
         self._todo = deque(range(len(self._parts)))
         self._made: list[list[Sample] | None] = [None] * len(self._parts)
         self._errors: dict[int, BaseException] = {}  # by part
+        self._cpu_s = [0.0] * len(self._parts)
         num_threads = min(pool._max_workers, len(self._parts))
         self._filling: list[Future[None]] = [pool.submit(self._fill) for _ in range(num_threads)]
 
@@ -67,9 +70,11 @@ class _Step:
                 k = self._todo.popleft()
             except IndexError:
                 return
+            start = time.thread_time()
             try:
                 with self._crew.working():
                     self._made[k] = self.job.fill(self._parts[k], self.held, is_shared=True)
+                self._cpu_s[k] = time.thread_time() - start
             except BaseException as error:
                 self._errors[k] = error
                 self._todo.clear()
@@ -86,6 +91,11 @@ class _Step:
         """Whether it is filled, after that long at most."""
         wait(self._filling, timeout_s, ALL_COMPLETED if self._errors else FIRST_EXCEPTION)
         return self.is_filled
+
+    @property
+    def takes_long(self) -> bool:
+        """Whether its samples took so much of the processor that spare threads are worth it."""
+        return sum(self._cpu_s) > _LONG_S * sum(len(part) for part in self._made if part is not None)
 
     def samples(self) -> list[Sample]:
         """What its slots became, or the error of the first of them that could not be filled."""
@@ -124,6 +134,7 @@ class ThreadedBatches:
         num_threads: int,
         ahead: int,
         *,
+        num_spare: int = 0,
         timeout_s: float = 0,
         warn_after_s: float = 60,
         max_bytes: float = math.inf,
@@ -132,6 +143,7 @@ class ThreadedBatches:
     ) -> None:
         self._steps = steps
         self._ahead = ahead
+        self._num_spare = num_spare
         self._timeout_s = timeout_s
         self._warn_after_s = warn_after_s
         self._max_bytes = max_bytes
@@ -179,6 +191,11 @@ class ThreadedBatches:
             if item is None:
                 raise StopIteration
             raise item
+
+    @property
+    def num_threads(self) -> int:
+        """Threads that decode, or would if there were enough to do."""
+        return self._pool._max_workers
 
     @property
     def num_ready(self) -> int:
@@ -299,6 +316,9 @@ class ThreadedBatches:
                 while not step.wait(_POLL_S):
                     if self._stopping.is_set():
                         return None
+        if self._num_spare and step.takes_long:
+            self._pool._max_workers += self._num_spare  # it starts them when there is more to do
+            self._num_spare = 0
         made = finish_step(step.job, step.samples(), step.held)
         for ticket in step.held:
             ticket.hand_to(None)

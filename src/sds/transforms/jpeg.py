@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import simplejpeg
 
+from sds.transforms.native import native
 from sds.transforms.scratch import scratch
 
 __all__ = ["Header", "decode", "orientation_of", "orient", "reduction", "scan"]
@@ -47,6 +48,15 @@ def scan(data: bytes) -> Header:
     Raises:
         ValueError: they do not follow one another as they should, or have no end.
     """
+    usual = None if native is None else native.scan_jpeg(data)
+    if usual is None:
+        return _walk(data)
+    exif = usual[5]
+    return Header(*usual[:5], 1 if exif is None else orientation_of(exif))
+
+
+def _walk(data: bytes) -> Header:
+    """Any header, in Python."""
     orientation = 1
     frame: tuple[int, int, int, int, bool] | None = None
     position, end = 2, len(data)

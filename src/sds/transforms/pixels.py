@@ -17,14 +17,10 @@ from torch.nn.functional import interpolate
 from sds.errors import OptionError
 from sds.transforms import pillow
 from sds.transforms.base import check_choice, check_int, decode_error, require, wrong
+from sds.transforms.native import native
 from sds.transforms.places import Place, place_for
 from sds.transforms.scratch import Sheet, scratch
 from sds.types import Sample
-
-try:
-    import sds.transforms._native as _native
-except ModuleNotFoundError:  # it was installed where there is no compiler; one that is there and broken says so
-    _native = None  # type: ignore[assignment]
 
 __all__ = ["INTERPOLATIONS", "check_colour", "check_interpolation", "contiguous", "resample", "to_tensor"]
 
@@ -71,9 +67,9 @@ def resample(image: npt.NDArray[Any], size: tuple[int, int], mode: str, field: s
     if image.shape[1:] == size:
         return torch.from_numpy(np.array(image, order="C"))
     pixels = image.transpose(1, 2, 0)  # [h, w, c]
-    if mode in _ANTIALIASED and _native is not None and _is_for_native(pixels, size):
+    if mode in _ANTIALIASED and native is not None and _is_for_native(pixels, size):
         place = _place((pixels.shape[2], *size), pixels.dtype, torch.uint8, field)
-        _native.resample(pixels if _has_whole_rows(pixels) else _gathered(pixels).pixels, place.array, mode)
+        native.resample(pixels if _has_whole_rows(pixels) else _gathered(pixels).pixels, place.array, mode)
         return place.tensor
     sheet = Sheet.of(pixels) if pixels.flags.c_contiguous else _gathered(pixels)
     if mode in _ANTIALIASED:
@@ -87,7 +83,7 @@ def resample(image: npt.NDArray[Any], size: tuple[int, int], mode: str, field: s
 
 def _is_for_native(pixels: npt.NDArray[Any], size: tuple[int, int]) -> bool:
     """Whether our C takes such pixels [h, w, c] to such a size; torch takes the others."""
-    return pixels.dtype == np.uint8 and max(*pixels.shape, *size) <= _native.LONGEST
+    return pixels.dtype == np.uint8 and max(*pixels.shape, *size) <= native.LONGEST
 
 
 def _has_whole_rows(pixels: npt.NDArray[np.uint8]) -> bool:

@@ -7,9 +7,9 @@ What cannot be read (absent, a folder, a pipe, too large) is a DecodeError.
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Iterable
 
+from sds.files import read_file
 from sds.transforms.base import SampleTransform, check_fields, decode_error, require
 from sds.types import Sample
 from sds.units import format_bytes, parse_bytes
@@ -17,7 +17,6 @@ from sds.units import format_bytes, parse_bytes
 __all__ = ["LoadFromDisk", "read_bytes"]
 
 _BYTES = (bytes, bytearray, memoryview)
-_CHUNK = 2**20
 
 
 def read_bytes(
@@ -35,15 +34,13 @@ def read_bytes(
         raise decode_error(sample, kind, f"it is of type {type(value).__name__}", field=field, hint=hint)
     path = value if type(value) is str else os.fsdecode(value)
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # else a pipe waits for its writer
-        try:
-            status = os.fstat(descriptor)
-            # a pipe or device could go on for ever
-            is_file = stat.S_ISREG(status.st_mode)
-            reason = _refusal(status.st_size, max_bytes, allow_empty) if is_file else "it is not a regular file"
-            data = b"" if reason else _read(descriptor, status.st_size, max_bytes)
-        finally:
-            os.close(descriptor)
+        size, is_file, data = read_file(path, max_bytes)
+        if data is not None:
+            return data, path
+        # a pipe or device could go on for ever
+        reason = _refusal(size, max_bytes, allow_empty) if is_file else "it is not a regular file"
+        if not reason:
+            return _read_unsized(path, max_bytes), path
     except (OSError, ValueError) as error:  # ValueError: a path with a null byte in it
         reason = getattr(error, "strerror", None) or str(error)
         hint = "check that the path is right and readable"
@@ -52,18 +49,13 @@ def read_bytes(
         if "://" in path:
             hint = f"it is a URL that was not fetched: name {field!r} in columns_to_download"
         raise decode_error(sample, kind, reason, field=field, path=path, hint=hint) from error
-    if reason:
-        raise decode_error(sample, kind, reason, field=field, path=path)
-    return data, path
+    raise decode_error(sample, kind, reason, field=field, path=path)
 
 
-def _read(descriptor: int, size: int, max_bytes: int) -> bytes:
-    """All of a file in few calls: during each, another thread takes Python. Some of no size have content (/proc)."""
-    parts, left = [], size or max_bytes
-    while left > 0 and (part := os.read(descriptor, min(left, size or _CHUNK))):
-        parts.append(part)
-        left -= len(part)
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+def _read_unsized(path: str, max_bytes: int) -> bytes:
+    """A file that says it is empty: some of those have content (/proc)."""
+    with open(path, "rb") as file:
+        return file.read(max_bytes)
 
 
 def _refusal(size: int, max_bytes: int, allow_empty: bool) -> str:

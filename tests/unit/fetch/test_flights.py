@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sds.errors import AccessDenied, CacheFull, SdsError
-from sds.fetch.bodies import write
+from sds.fetch.bodies import write_whole
 from sds.fetch.cache import Cache, Entry, key_of
 from sds.fetch.flights import Flight, Flights
 from sds.storage import Body, StoreOptions
@@ -297,12 +297,12 @@ def test_bodies_that_wait_to_be_written_are_few(tmp_path: Path, monkeypatch: pyt
     gate = threading.Event()
     seen: list[int] = []
 
-    def slowly(path: str, chunks: Any) -> None:
+    def slowly(part: str, name: str, chunks: Any) -> str:
         assert gate.wait(5)
         seen.append(tower.flights._download.budget._taken)
-        write(path, chunks)
+        return write_whole(part, name, chunks)
 
-    monkeypatch.setattr("sds.fetch.writers.write", slowly)
+    monkeypatch.setattr("sds.fetch.writers.write_whole", slowly)
     tower = Tower(tmp_path, None, sizes(20))
     client = Client(tower)
     client.ask(*(f"u{i}" for i in range(20)))
@@ -339,7 +339,7 @@ def test_the_disk_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr("sds.fetch.bodies.os.writev", full)
+        patched.setattr("sds.fetch.bodies.write_file", full)
         client.ask("u0")
         tower.settle(lambda: client.errors)
     assert "No space left on device" in str(client.errors[0]) and "hint: free some disk" in str(client.errors[0])

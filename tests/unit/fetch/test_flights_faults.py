@@ -300,12 +300,12 @@ def test_the_first_request_comes_and_waits_for_the_disk(tmp_path: Path, monkeypa
     before = set(threading.enumerate())
     disk, second = threading.Event(), threading.Event()
     written: list[str] = []
-    write, plain = writers_module.write, objects.open
+    write, plain = writers_module.write_whole, objects.open
 
-    def write_slowly(path: str, chunks: Any) -> None:
-        written.append(path)
+    def write_slowly(part: str, name: str, chunks: Any) -> str:
+        written.append(part)
         assert disk.wait(10)
-        write(path, chunks)
+        return write(part, name, chunks)
 
     def open_slowly(key: str, span: Any = None) -> Body:
         if key == "http://h/slow" and objects.opened.count(key):
@@ -313,7 +313,7 @@ def test_the_first_request_comes_and_waits_for_the_disk(tmp_path: Path, monkeypa
             assert second.wait(10)
         return plain(key, span)
 
-    monkeypatch.setattr(writers_module, "write", write_slowly)
+    monkeypatch.setattr(writers_module, "write_whole", write_slowly)
     objects.open = open_slowly  # type: ignore[method-assign]
     tower.ask("http://h/a", "http://h/b")
     tower.settle(lambda: len(written) == 2)  # both writers are busy
@@ -338,17 +338,17 @@ def test_bodies_that_wait_for_the_disk_together_are_told_together(
     tower = Tower(tmp_path, objects)
     disk = threading.Event()
     told: list[int] = []
-    write = writers_module.write
+    write = writers_module.write_whole
     tower.flights._tell = tower.flights._writers._tell = lambda: told.append(len(tower.entries))
     unwritable = str(tmp_path / key_of("http://h/7", None, None)[:2])
 
-    def write_slowly(path: str, chunks: Any) -> None:
+    def write_slowly(part: str, name: str, chunks: Any) -> str:
         assert disk.wait(10)
-        if path.startswith(unwritable):
+        if part.startswith(unwritable):
             raise CacheError("no")
-        write(path, chunks)
+        return write(part, name, chunks)
 
-    monkeypatch.setattr(writers_module, "write", write_slowly)
+    monkeypatch.setattr(writers_module, "write_whole", write_slowly)
     urls = [f"http://h/{i}" for i in range(40)]
     bad = [url for url in urls if key_of(url, None, None)[:2] == unwritable[-2:]]
     tower.ask(*urls)

@@ -51,6 +51,50 @@ def test_samples_are_made_side_by_side(make):
     assert texts.keys(sds.StreamingDataLoader(make(transforms=[meet]), 8, num_threads=4)) == ALL
 
 
+CORES = len(os.sched_getaffinity(0))
+
+
+def work(sample):
+    """A millisecond of a processor's time, as a decoder takes it."""
+    until = time.thread_time() + 0.001
+    while time.thread_time() < until:
+        pass
+    return sample
+
+
+def pause(sample):
+    time.sleep(0.001)
+    return sample
+
+
+class TestSpareThreads:
+    """One joins where samples take long, so that a thread decodes while another waits to get Python back."""
+
+    @pytest.mark.parametrize(
+        ("transform", "keywords", "num"),
+        [
+            (work, {}, CORES + 1),
+            (work, {"num_threads": 2}, 2),
+            (pause, {}, CORES),
+            (dict, {}, CORES),
+        ],
+        ids=["work", "as many as asked for", "waiting is no work", "next to nothing"],
+    )
+    def test_how_many_there_are(self, make, transform, keywords, num):
+        with sds.StreamingDataLoader(make(transforms=[transform]), 4, **keywords) as loader:
+            assert texts.keys(loader) == ALL
+            assert loader.stats().num_threads == num
+            assert f"(of {num} threads)" in str(loader.stats())
+            names = {name for _ in loader for name in our_threads() if name.startswith("sds-decode")}
+            assert len(names) <= num, "and in the epoch after that"
+            assert loader.dataset.stats().num_threads == num
+
+    def test_rows_as_they_are_need_none(self, make):
+        dataset = make(columns_to_download=[])
+        with sds.StreamingDataLoader(dataset, 40) as loader:
+            assert texts.keys(loader) == ALL and loader.stats().num_threads == CORES
+
+
 def test_no_more_is_made_ahead_than_asked_for(make):
     made = []
 

@@ -92,7 +92,7 @@ def test_resize_gives_the_exact_length(channels, length, rate, seconds) -> None:
         kept = min(length, found.shape[1])
         assert torch.equal(found[:, :kept], wave[:, :kept]) and not found[:, kept:].any()
     kept = ResizeAudio("a", "rate", rate)({"a": wave, "rate": 8000})["a"]
-    assert kept.shape == (channels, round(length * rate / 8000))
+    assert len(kept) == channels and abs(kept.shape[1] - length * rate / 8000) <= 0.5  # of two as near, either
     timed = ResizeAudio("a", "rate", rate, clip_duration_field="s")({"a": wave, "rate": 8000, "s": seconds})["a"]
     assert torch.equal(timed, found)
 

@@ -24,7 +24,7 @@ from sds.transforms.scratch import scratch
 def resized_by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where there was no compiler, everything is the same."""
     if request.param == "torch":
-        monkeypatch.setattr(pixels, "_native", None)
+        monkeypatch.setattr(pixels, "native", None)
 
 
 def encoded(size: tuple[int, int], kind: str = "JPEG", number: int = 0, **options: object) -> bytes:

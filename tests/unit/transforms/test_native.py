@@ -230,7 +230,7 @@ def test_without_a_compiler_torch_makes_the_same(mode, monkeypatch) -> None:
     image = torch.from_numpy(noise(375, 500, 3)).permute(2, 0, 1)
     resize = ResizeImage("x", "y", resolution=(256, 200), interpolation_mode=mode)
     ours = resize({"x": image})["y"]
-    monkeypatch.setattr(pixels, "_native", None)
+    monkeypatch.setattr(pixels, "native", None)
     assert torch.equal(resize({"x": image})["y"], ours)
 
 
@@ -261,7 +261,7 @@ Loader.create_module = broken
     ids=["missing", "broken"],
 )
 def test_where_it_is_missing_it_goes_without_and_where_it_is_broken_it_says_so(before, says) -> None:
-    code = f"{before}\nfrom sds.transforms import pixels\nprint(pixels._native)"
+    code = f"{before}\nfrom sds.transforms import pixels\nprint(pixels.native)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=100)
     assert (found.stdout or found.stderr).splitlines()[-1] == says
 

@@ -1,0 +1,53 @@
+"""Whole small files, read or written by one call of C; by several calls of Python where it was not compiled.
+
+Each call that may wait lets go of Python's lock, and has to get it back: one does so once (_files.c).
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Sequence
+
+__all__ = ["read_file", "write_file"]
+
+
+def _read_file(path: str, most: int) -> tuple[int, bool, bytes | None]:
+    """The size of a file, whether it is a regular one, and its bytes if those are some, and `most` at most."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # else a pipe waits for its writer
+    try:
+        status = os.fstat(descriptor)
+        is_file = stat.S_ISREG(status.st_mode)
+        if not (is_file and 0 < status.st_size <= most):
+            return status.st_size, is_file, None
+        parts, left = [], status.st_size
+        while left > 0 and (part := os.read(descriptor, left)):
+            parts.append(part)
+            left -= len(part)
+        return status.st_size, True, b"".join(parts)
+    finally:
+        os.close(descriptor)
+
+
+def _write_file(folder: str, draft: str, name: str, chunks: Sequence[bytes | memoryview]) -> None:
+    """Writes a new file of a folder, never through a link; it gets its name when all of it is there."""
+    place = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(draft, flags, 0o666, dir_fd=place)
+        try:
+            for chunk in chunks:
+                view = memoryview(chunk).cast("B")
+                while len(view):
+                    view = view[os.write(descriptor, view) :]
+        finally:
+            os.close(descriptor)
+        os.rename(draft, name, src_dir_fd=place, dst_dir_fd=place)
+    finally:
+        os.close(place)
+
+
+try:
+    from sds._files import read_file, write_file
+except ModuleNotFoundError:  # it was installed where there is no compiler; one that is there and broken says so
+    read_file, write_file = _read_file, _write_file
