@@ -47,7 +47,7 @@ def build_and_run(count: int) -> int:
 
 
 def scan_headers(count: int) -> None:
-    """JPEG headers, cut short or with wrong bytes, each in memory that ends where it does."""
+    """JPEG headers, cut short or with wrong bytes, each in memory of its own, which ends one byte after it."""
     import _native
     import numpy as np
 

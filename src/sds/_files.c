@@ -1,4 +1,4 @@
-/* Whole small files: read, or written and named, while Python's lock is let go of once.
+/* Whole small files: read, or written and named, while Python's lock is let go of once (twice to read larger ones).
 
    os.open, os.fstat, os.read and os.close let go of it four times. Each time another thread may take it, and this one
    sleeps until it has it back: on a busy loader that costs more than the calls themselves. */
@@ -17,66 +17,80 @@
    takes from the kernel each time (128 KiB). */
 enum { ROOM = 120 << 10 };
 
-/* Up to `size` bytes from the beginning of a file; fewer only where it ends. -1: errno says why. */
-static Py_ssize_t read_all(int file, char *into, Py_ssize_t size) {
-    Py_ssize_t done = 0;
-    while (done < size) {
-        const ssize_t num = read(file, into + done, size - done);
-        if (num < 0 && errno == EINTR) continue;
-        if (num < 0) return -1;
-        if (num == 0) break;
-        done += num;
+/* A file on its way into memory. */
+typedef struct {
+    const char *path;
+    long long most, size; /* bytes that are allowed, and that it has */
+    char *into;
+    Py_ssize_t room, done;
+    int file, is_file;
+} Reading;
+
+static int is_wanted(const Reading *reading) {
+    return reading->is_file && 0 < reading->size && reading->size <= reading->most;
+}
+
+/* Opens the file if need be, and reads all of it if there is room; fewer bytes than it said only where it ends.
+   0, or the error's number; with EINTR it goes on from there. */
+static int go_on(Reading *reading) {
+    struct stat facts;
+    if (reading->file < 0) {
+        reading->file = open(reading->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* else a pipe waits for its writer */
+        if (reading->file < 0 || fstat(reading->file, &facts) < 0) return errno;
+        reading->is_file = S_ISREG(facts.st_mode), reading->size = facts.st_size;
     }
-    return done;
+    if (!is_wanted(reading) || reading->size > reading->room) return 0;
+    while (reading->done < reading->size) {
+        const ssize_t num = read(reading->file, reading->into + reading->done, reading->size - reading->done);
+        if (num < 0) return errno;
+        if (num == 0) break;
+        reading->done += num;
+    }
+    return 0;
+}
+
+/* The same without Python's lock, which signals are seen to with. -1: there is an error. */
+static int read_on(Reading *reading, PyObject *name) {
+    int failure;
+    do {
+        Py_BEGIN_ALLOW_THREADS
+        failure = go_on(reading);
+        const int needs_room = !failure && is_wanted(reading) && reading->size > reading->room;
+        if (reading->file >= 0 && failure != EINTR && !needs_room) close(reading->file), reading->file = -1;
+        Py_END_ALLOW_THREADS
+        if (failure == EINTR && PyErr_CheckSignals() < 0) return -1;
+    } while (failure == EINTR);
+    if (!failure) return 0;
+    errno = failure;
+    PyErr_SetFromErrnoWithFilenameObject(PyExc_OSError, name);
+    return -1;
 }
 
 static PyObject *read_file(PyObject *Py_UNUSED(module), PyObject *args) {
-    PyObject *given, *path;
-    Py_ssize_t most, size = 0, done = 0;
-    struct stat facts;
-    int is_file = 0, is_wanted = 0, failure = 0, file;
-    if (!PyArg_ParseTuple(args, "On", &given, &most) || !PyUnicode_FSConverter(given, &path)) return NULL;
-    PyObject *data = PyBytes_FromStringAndSize(NULL, ROOM);
-    if (data == NULL) {
-        Py_DECREF(path);
-        return NULL;
+    PyObject *given, *path, *data = NULL, *found = NULL;
+    Reading reading = {.file = -1, .room = ROOM};
+    if (!PyArg_ParseTuple(args, "OL", &given, &reading.most) || !PyUnicode_FSConverter(given, &path)) return NULL;
+    reading.path = PyBytes_AS_STRING(path);
+    for (int i = 0; i < 2; i++) { /* a second time where it is larger */
+        Py_XSETREF(data, PyBytes_FromStringAndSize(NULL, reading.room));
+        if (data == NULL) break;
+        reading.into = PyBytes_AS_STRING(data);
+        if (read_on(&reading, given) < 0 || reading.file < 0) break;
+        if (reading.size > PY_SSIZE_T_MAX) {
+            PyErr_NoMemory();
+            break;
+        }
+        reading.room = (Py_ssize_t)reading.size;
     }
-    char *into = PyBytes_AS_STRING(data);
-    Py_BEGIN_ALLOW_THREADS
-    file = open(PyBytes_AS_STRING(path), O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* else a pipe waits for its writer */
-    if (file < 0 || fstat(file, &facts) < 0) {
-        failure = errno;
-    } else {
-        is_file = S_ISREG(facts.st_mode), size = facts.st_size;
-        is_wanted = is_file && 0 < size && size <= most;
-        if (is_wanted && size <= ROOM && (done = read_all(file, into, size)) < 0) failure = errno;
+    if (!PyErr_Occurred()) {
+        PyObject *is_file = reading.is_file ? Py_True : Py_False;
+        if (!is_wanted(&reading)) found = Py_BuildValue("LOO", reading.size, is_file, Py_None);
+        else if (_PyBytes_Resize(&data, reading.done) == 0) found = Py_BuildValue("LOO", reading.size, is_file, data);
     }
-    if (file >= 0 && (failure || !is_wanted || size <= ROOM)) close(file);
-    Py_END_ALLOW_THREADS
-    if (is_wanted && size > ROOM) {
-        Py_DECREF(data);
-        data = PyBytes_FromStringAndSize(NULL, size);
-        into = data == NULL ? NULL : PyBytes_AS_STRING(data);
-        Py_BEGIN_ALLOW_THREADS
-        if (into != NULL && (done = read_all(file, into, size)) < 0) failure = errno;
-        close(file);
-        Py_END_ALLOW_THREADS
-    }
-    if (failure) {
-        errno = failure;
-        PyErr_SetFromErrnoWithFilenameObject(PyExc_OSError, given);
-    }
+    if (reading.file >= 0) close(reading.file); /* there was a signal, or no memory */
+    Py_XDECREF(data);
     Py_DECREF(path);
-    if (PyErr_Occurred()) {
-        Py_XDECREF(data);
-        return NULL;
-    }
-    if (!is_wanted) {
-        Py_DECREF(data);
-        return Py_BuildValue("nOO", size, is_file ? Py_True : Py_False, Py_None);
-    }
-    if (_PyBytes_Resize(&data, done) < 0) return NULL;
-    return Py_BuildValue("nON", size, Py_True, data);
+    return found;
 }
 
 /* Writes all parts, whose places and lengths change on the way. -1: errno says why. */
@@ -93,9 +107,12 @@ static int write_all(int file, struct iovec *parts, Py_ssize_t num) {
 
 /* The same, into a new file of a folder, which is given its name when all of it is there. */
 static int write_to(const char *folder, const char *draft, const char *name, struct iovec *parts, Py_ssize_t num) {
-    int place = open(folder, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC), file, is_written, failure;
+    int place, file, is_written, failure;
+    do place = open(folder, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    while (place < 0 && errno == EINTR);
     if (place < 0) return -1;
-    file = openat(place, draft, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+    do file = openat(place, draft, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+    while (file < 0 && errno == EINTR);
     is_written = file >= 0 && write_all(file, parts, num) == 0;
     failure = errno;
     if (file >= 0 && close(file) < 0 && is_written) is_written = 0, failure = errno;
@@ -114,9 +131,9 @@ static PyObject *write_file(PyObject *Py_UNUSED(module), PyObject *args) {
     if (!PyArg_ParseTuple(args, "OOOO", &given[0], &given[1], &given[2], &chunks_given)) return NULL;
     for (int i = 0; i < 3; i++)
         if (!PyUnicode_FSConverter(given[i], &names[i])) goto done;
-    chunks = PySequence_Fast(chunks_given, "chunks are a list of bytes");
+    chunks = PySequence_Tuple(chunks_given); /* which nobody changes meanwhile */
     if (chunks == NULL) goto done;
-    num = PySequence_Fast_GET_SIZE(chunks);
+    num = PyTuple_GET_SIZE(chunks);
     buffers = PyMem_New(Py_buffer, num ? num : 1);
     parts = PyMem_New(struct iovec, num ? num : 1);
     if (buffers == NULL || parts == NULL) {
@@ -124,7 +141,7 @@ static PyObject *write_file(PyObject *Py_UNUSED(module), PyObject *args) {
         goto done;
     }
     for (; num_held < num; num_held++) {
-        PyObject *chunk = PySequence_Fast_GET_ITEM(chunks, num_held);
+        PyObject *chunk = PyTuple_GET_ITEM(chunks, num_held);
         if (PyObject_GetBuffer(chunk, &buffers[num_held], PyBUF_SIMPLE) < 0) goto done;
         parts[num_held] = (struct iovec){buffers[num_held].buf, buffers[num_held].len};
     }

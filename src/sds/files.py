@@ -1,6 +1,6 @@
 """Whole small files, read or written by one call of C; by several calls of Python where it was not compiled.
 
-Each call that may wait lets go of Python's lock, and has to get it back: one does so once (_files.c).
+Each call that may wait lets go of Python's lock, and has to get it back: that of C does so once (_files.c).
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ def _read_file(path: str, most: int) -> tuple[int, bool, bytes | None]:
 
 def _write_file(folder: str, draft: str, name: str, chunks: Sequence[bytes | memoryview]) -> None:
     """Writes a new file of a folder, never through a link; it gets its name when all of it is there."""
+    views = [memoryview(chunk).cast("B") for chunk in chunks]
     place = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         descriptor = os.open(draft, flags, 0o666, dir_fd=place)
         try:
-            for chunk in chunks:
-                view = memoryview(chunk).cast("B")
+            for view in views:
                 while len(view):
                     view = view[os.write(descriptor, view) :]
         finally:

@@ -127,7 +127,7 @@ def write_whole(part: str, name: str, chunks: Sequence[Buffer]) -> str:
             write_file(folder, draft, name, chunks)
             break
         except OSError as error:
-            if not is_first or error.errno not in (errno.ENOENT, errno.ENOTDIR):
+            if not is_first or error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
                 raise _unwritable(part, error) from error
         make_folder(folder)  # or says that there is a link in its place
     return f"{folder}/{name}"

@@ -34,7 +34,8 @@ __all__ = ["Cancelling", "ThreadedBatches", "cancelled"]
 
 _POLL_S = 0.1
 _SOON_S = 0.5  # who closes waits no longer for what runs
-_LONG_S = 200e-6  # of a processor's time for a sample: with less, spare threads would only stand in each other's way
+_LONG_S = 200e-6  # of a processor's time for a row: with less, spare threads would only stand in each other's way
+_NUM_LONG = 3  # steps in a row that took so long: a single one may have loaded a module
 
 
 class Cancelling:
@@ -94,8 +95,9 @@ class _Step:
 
     @property
     def takes_long(self) -> bool:
-        """Whether its samples took so much of the processor that spare threads are worth it."""
-        return sum(self._cpu_s) > _LONG_S * sum(len(part) for part in self._made if part is not None)
+        """Whether its rows took so much of the processor that spare threads are worth it."""
+        num_samples = sum(len(part) for part in self._made if part is not None)
+        return sum(self._cpu_s) > _LONG_S * max(len(self.job.slots), num_samples)  # some are dropped, or fanned out
 
     def samples(self) -> list[Sample]:
         """What its slots became, or the error of the first of them that could not be filled."""
@@ -144,6 +146,7 @@ class ThreadedBatches:
         self._steps = steps
         self._ahead = ahead
         self._num_spare = num_spare
+        self._num_long = 0  # steps that took long, in a row
         self._timeout_s = timeout_s
         self._warn_after_s = warn_after_s
         self._max_bytes = max_bytes
@@ -316,13 +319,18 @@ class ThreadedBatches:
                 while not step.wait(_POLL_S):
                     if self._stopping.is_set():
                         return None
-        if self._num_spare and step.takes_long:
-            self._pool._max_workers += self._num_spare  # it starts them when there is more to do
-            self._num_spare = 0
+        self._call_spare(step)
         made = finish_step(step.job, step.samples(), step.held)
         for ticket in step.held:
             ticket.hand_to(None)
         return made
+
+    def _call_spare(self, step: _Step) -> None:
+        """Has spare threads join, once steps have taken long for a while."""
+        self._num_long = self._num_long + 1 if self._num_spare and step.takes_long else 0
+        if self._num_long == _NUM_LONG:
+            self._pool._max_workers += self._num_spare  # it starts them when there is more to do
+            self._num_spare = 0
 
     def _put(self, item: Batches | BaseException | None) -> bool:
         if isinstance(item, Batches):

@@ -7,6 +7,7 @@ What cannot be read (absent, a folder, a pipe, too large) is a DecodeError.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable
 
 from sds.files import read_file
@@ -17,6 +18,7 @@ from sds.units import format_bytes, parse_bytes
 __all__ = ["LoadFromDisk", "read_bytes"]
 
 _BYTES = (bytes, bytearray, memoryview)
+_CHUNK = 2**20
 
 
 def read_bytes(
@@ -34,7 +36,7 @@ def read_bytes(
         raise decode_error(sample, kind, f"it is of type {type(value).__name__}", field=field, hint=hint)
     path = value if type(value) is str else os.fsdecode(value)
     try:
-        size, is_file, data = read_file(path, max_bytes)
+        size, is_file, data = read_file(path, min(max_bytes, sys.maxsize))
         if data is not None:
             return data, path
         # a pipe or device could go on for ever
@@ -54,8 +56,15 @@ def read_bytes(
 
 def _read_unsized(path: str, max_bytes: int) -> bytes:
     """A file that says it is empty: some of those have content (/proc)."""
-    with open(path, "rb") as file:
-        return file.read(max_bytes)
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        parts, left = [], max_bytes
+        while left > 0 and (part := os.read(descriptor, min(left, _CHUNK))):
+            parts.append(part)
+            left -= len(part)
+        return b"".join(parts)
+    finally:
+        os.close(descriptor)
 
 
 def _refusal(size: int, max_bytes: int, allow_empty: bool) -> str:

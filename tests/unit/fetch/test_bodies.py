@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from sds.errors import FetchError
+from sds.errors import CacheError, FetchError
 from sds.fetch import errands
 from sds.fetch import protocol as p
-from sds.fetch.bodies import Budget, gather
+from sds.fetch.bodies import Budget, gather, write_whole
 from sds.storage import Body, StoreOptions
 
 
@@ -80,3 +81,19 @@ def test_an_endless_body_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(errands, "_MAX_READ", 1000)
     reply = errands.run_errand(Endless(), StoreOptions(), p.Read(1, "http://h/x?sig=SECRET", None))  # type: ignore[arg-type]
     assert isinstance(reply, p.Failed) and "unknown length" in reply.message and "SECRET" not in repr(reply)
+
+
+def test_a_folder_that_is_not_there_is_made_and_a_link_in_its_place_is_refused(tmp_path: Path) -> None:
+    path = write_whole(f"{tmp_path}/ab/part-1", "name", [b"12", b"3"])
+    assert path == f"{tmp_path}/ab/name" and Path(path).read_bytes() == b"123"
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "cd").symlink_to(tmp_path / "outside")
+    with pytest.raises(CacheError, match=r"link .* where a folder should be"):
+        write_whole(f"{tmp_path}/cd/part-1", "name", [b"123"])
+    assert not list((tmp_path / "outside").iterdir())
+
+
+def test_what_cannot_be_written_says_where_and_why(tmp_path: Path) -> None:
+    (tmp_path / "name").mkdir()
+    with pytest.raises(CacheError, match="part-1: Is a directory"):
+        write_whole(f"{tmp_path}/part-1", "name", [b"123"])

@@ -85,9 +85,33 @@ class TestSpareThreads:
             assert texts.keys(loader) == ALL
             assert loader.stats().num_threads == num
             assert f"(of {num} threads)" in str(loader.stats())
-            names = {name for _ in loader for name in our_threads() if name.startswith("sds-decode")}
-            assert len(names) <= num, "and in the epoch after that"
             assert loader.dataset.stats().num_threads == num
+
+    def test_it_is_there_from_the_start_of_the_next_epoch(self, make):
+        meeting, has_met = threading.Barrier(CORES + 1), threading.Event()
+
+        def meet(sample):
+            if sample["__epoch__"] and not has_met.is_set():
+                meeting.wait(timeout=10)
+                has_met.set()
+            return work(sample)
+
+        with sds.StreamingDataLoader(make(transforms=[meet]), 4 * (CORES + 1)) as loader:
+            assert texts.keys(loader) == texts.keys(loader) == ALL and has_met.is_set()
+
+    def test_one_long_step_is_no_reason(self, make):
+        def loads_something(sample):
+            return work(sample) if sample["__sample_key__"] in ("0", "21") else sample
+
+        with sds.StreamingDataLoader(make(transforms=[loads_something]), 4) as loader:
+            assert texts.keys(loader) == ALL and loader.stats().num_threads == CORES
+
+    def test_neither_are_many_rows_that_are_dropped(self, make):
+        def drop(sample):
+            return sample if int(sample["__sample_key__"]) % 10 == 0 else []
+
+        with sds.StreamingDataLoader(make(transforms=[drop]), 10) as loader:
+            assert texts.keys(loader) == ALL[::10] and loader.stats().num_threads == CORES
 
     def test_rows_as_they_are_need_none(self, make):
         dataset = make(columns_to_download=[])

@@ -13,7 +13,7 @@ from PIL import Image
 
 from sds.errors import DecodeError
 from sds.testing.media import draw_image
-from sds.transforms import DecodeImage, FlipImage, ResizeImage, pixels
+from sds.transforms import DecodeImage, FlipImage, ResizeImage, jpeg, pixels
 from sds.transforms.base import join_neighbours
 from sds.transforms.places import Place, lend_from
 from sds.transforms.resize import FITS
@@ -25,6 +25,7 @@ def resized_by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     """Where there was no compiler, everything is the same."""
     if request.param == "torch":
         monkeypatch.setattr(pixels, "native", None)
+        monkeypatch.setattr(jpeg, "native", None)
 
 
 def encoded(size: tuple[int, int], kind: str = "JPEG", number: int = 0, **options: object) -> bytes:

@@ -179,6 +179,16 @@ def test_load_from_disk(tmp_path: Path) -> None:
     assert load({"a": tmp_path / "a", "b": b""})["a"] == b""
 
 
+def test_limits_that_are_none_cost_nothing(tmp_path) -> None:
+    """An empty file takes no memory for what it might have had; and a limit may be larger than any file."""
+    (tmp_path / "empty").touch()
+    path = str(tmp_path / "empty")
+    assert transforms.LoadFromDisk(["a"], max_bytes=10**18)({"a": path})["a"] == b""
+    Image.new("RGB", (4, 3)).save(tmp_path / "image.png")
+    decode = transforms.DecodeImage("a", max_pixels=2**63 - 1)
+    assert decode({"a": str(tmp_path / "image.png")})["a"].shape == (3, 3, 4)
+
+
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="Linux")
 def test_files_that_tell_no_size_are_read() -> None:
     found = transforms.LoadFromDisk(["a"])({"a": "/proc/self/status"})["a"]
