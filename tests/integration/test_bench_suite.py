@@ -271,3 +271,13 @@ def test_a_smoke_run_writes_a_report(tmp_path):
     assert ours["images"] == bare["images"] == 64
     assert ours["downloaded_mb"] == pytest.approx(bare["downloaded_mb"])
     assert ours["steady"] > 0 and ours["first_batch_s"] > 0 and ours["rss_mb"] > 50
+
+
+def test_memory_is_cleared_where_one_may(tmp_path: Path) -> None:
+    from runner import clear_memory
+
+    (tmp_path / "store" / "a").mkdir(parents=True)
+    (tmp_path / "store" / "a" / "b").write_bytes(b"x")
+    switch = tmp_path / "switch"
+    assert clear_memory(tmp_path / "store", switch) and switch.read_text() == "3"
+    assert not clear_memory(tmp_path / "store", tmp_path / "none" / "switch")
