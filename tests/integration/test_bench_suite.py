@@ -273,7 +273,7 @@ def test_a_smoke_run_writes_a_report(tmp_path):
     assert ours["steady"] > 0 and ours["first_batch_s"] > 0 and ours["rss_mb"] > 50
 
 
-def test_memory_is_cleared_where_one_may(tmp_path: Path) -> None:
+def test_memory_is_cleared_where_one_may(suite, tmp_path):
     from runner import clear_memory
 
     (tmp_path / "store" / "a").mkdir(parents=True)
