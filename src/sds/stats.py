@@ -7,6 +7,7 @@ them was busy with, never by the sums alone.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple, TypeAlias
@@ -177,6 +178,8 @@ class Stats:
         """What to turn, so that the bottleneck becomes wider."""
         stage, workers, threads = self.bottleneck, self.num_workers, self.num_threads
         more = f"raise num_workers (now {workers})" if workers else f"raise num_threads (now {threads})"
+        if not workers and threads > _num_cores():
+            more = f"give it more cores (all of them decode, by {threads} threads)"
         if stage == "consumer":
             is_begun = self.batches or self.samples
             return "none here: the training step is what takes the time" if is_begun else "nothing was handed out yet"
@@ -241,6 +244,11 @@ class Stats:
         if self.num_workers:
             return f" (of {self.num_workers} workers)"
         return f" (of {self.num_threads} threads)" if self.num_threads else ""
+
+
+def _num_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def format_rate(rate: float) -> str:

@@ -284,6 +284,15 @@ def test_what_is_read_as_tensors_has_no_resolution():
     assert "tensors: 100 samples were read as tensors, not made of files" in str(tensors).splitlines()
 
 
+def test_nobody_is_told_to_have_more_threads_than_cores(monkeypatch):
+    busy = {"wall_s": 10.0, "wait_s": {"consumer": 9.0}, "busy_s": {"decode": 27.0}, "samples": 100}
+    monkeypatch.setattr("sds.stats._num_cores", lambda: 2)
+    assert Stats(**busy, num_threads=2).knob == "raise num_threads (now 2), or ask for a smaller resolution"
+    told = "give it more cores (all of them decode, by 3 threads), or ask for a smaller resolution"
+    assert Stats(**busy, num_threads=3).knob == told
+    assert Stats(**busy, num_workers=3).knob == "raise num_workers (now 3), or ask for a smaller resolution"
+
+
 @pytest.mark.parametrize(
     ("rate", "text"), [(0.0, "0"), (395.4, "395"), (10.2, "10"), (1.973, "2.0"), (9.96, "10.0"), (0.0213, "0.021")]
 )
