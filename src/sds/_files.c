@@ -35,9 +35,14 @@ static int is_wanted(const Reading *reading) {
 static int go_on(Reading *reading) {
     struct stat facts;
     if (reading->file < 0) {
-        reading->file = open(reading->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* else a pipe waits for its writer */
-        if (reading->file < 0 || fstat(reading->file, &facts) < 0) return errno;
-        reading->is_file = S_ISREG(facts.st_mode), reading->size = facts.st_size;
+        const int file = open(reading->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* else a pipe waits for its writer */
+        if (file < 0) return errno;
+        if (fstat(file, &facts) < 0) {
+            const int failure = errno;
+            close(file);
+            return failure;
+        }
+        reading->file = file, reading->is_file = S_ISREG(facts.st_mode), reading->size = facts.st_size;
     }
     if (!is_wanted(reading) || reading->size > reading->room) return 0;
     while (reading->done < reading->size) {
