@@ -9,22 +9,39 @@ import os
 import stat
 from collections.abc import Sequence
 
-__all__ = ["read_file", "write_file"]
+__all__ = ["read_file", "read_unsized", "write_file"]
+
+_READING = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # else a pipe waits for its writer
+_CHUNK = 2**20
+
+
+def read_unsized(path: str, most: int) -> bytes:
+    """All of a file that says it is empty, up to `most` bytes: some of those have content (/proc)."""
+    descriptor = os.open(path, _READING)
+    try:
+        return _read_all(descriptor, most, _CHUNK)
+    finally:
+        os.close(descriptor)
+
+
+def _read_all(descriptor: int, most: int, at_once: int) -> bytes:
+    """What is left of a file, up to `most` bytes."""
+    parts, left = [], most
+    while left > 0 and (part := os.read(descriptor, min(left, at_once))):
+        parts.append(part)
+        left -= len(part)
+    return b"".join(parts)
 
 
 def _read_file(path: str, most: int) -> tuple[int, bool, bytes | None]:
     """The size of a file, whether it is a regular one, and its bytes if those are some, and `most` at most."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # else a pipe waits for its writer
+    descriptor = os.open(path, _READING)
     try:
         status = os.fstat(descriptor)
         is_file = stat.S_ISREG(status.st_mode)
         if not (is_file and 0 < status.st_size <= most):
             return status.st_size, is_file, None
-        parts, left = [], status.st_size
-        while left > 0 and (part := os.read(descriptor, left)):
-            parts.append(part)
-            left -= len(part)
-        return status.st_size, True, b"".join(parts)
+        return status.st_size, True, _read_all(descriptor, status.st_size, status.st_size)
     finally:
         os.close(descriptor)
 

@@ -248,7 +248,7 @@ class Stats:
 
 def _num_cores() -> int:
     """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return len(os.sched_getaffinity(0))
 
 
 def format_rate(rate: float) -> str:

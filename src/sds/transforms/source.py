@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Iterable
 
-from sds.files import read_file
+from sds.files import read_file, read_unsized
 from sds.transforms.base import SampleTransform, check_fields, decode_error, require
 from sds.types import Sample
 from sds.units import format_bytes, parse_bytes
@@ -18,7 +18,6 @@ from sds.units import format_bytes, parse_bytes
 __all__ = ["LoadFromDisk", "read_bytes"]
 
 _BYTES = (bytes, bytearray, memoryview)
-_CHUNK = 2**20
 
 
 def read_bytes(
@@ -42,7 +41,7 @@ def read_bytes(
         # a pipe or device could go on for ever
         reason = _refusal(size, max_bytes, allow_empty) if is_file else "it is not a regular file"
         if not reason:
-            return _read_unsized(path, max_bytes), path
+            return read_unsized(path, max_bytes), path
     except (OSError, ValueError) as error:  # ValueError: a path with a null byte in it
         reason = getattr(error, "strerror", None) or str(error)
         hint = "check that the path is right and readable"
@@ -52,19 +51,6 @@ def read_bytes(
             hint = f"it is a URL that was not fetched: name {field!r} in columns_to_download"
         raise decode_error(sample, kind, reason, field=field, path=path, hint=hint) from error
     raise decode_error(sample, kind, reason, field=field, path=path)
-
-
-def _read_unsized(path: str, max_bytes: int) -> bytes:
-    """A file that says it is empty: some of those have content (/proc)."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    try:
-        parts, left = [], max_bytes
-        while left > 0 and (part := os.read(descriptor, min(left, _CHUNK))):
-            parts.append(part)
-            left -= len(part)
-        return b"".join(parts)
-    finally:
-        os.close(descriptor)
 
 
 def _refusal(size: int, max_bytes: int, allow_empty: bool) -> str:
