@@ -1,9 +1,8 @@
-"""What is in C, compiled with the sanitizers of addresses and of undefined behaviour: pictures, headers, files.
+"""What is in C, compiled with the sanitizers of addresses and of undefined behaviour: JPEG files, pictures, files.
 
     python tests/fuzz_native.py --count 6000
 
-Compiles `_native.c` and `_files.c` into a temporary folder with gcc, and starts itself once more with the sanitizers
-loaded.
+Compiles all of it into a temporary folder with gcc, and starts itself once more with the sanitizers loaded.
 """
 
 from __future__ import annotations
@@ -17,7 +16,10 @@ import tempfile
 from pathlib import Path
 
 ROOM = Path(__file__).parents[1] / "src" / "sds"
-SOURCES = (ROOM / "transforms" / "_native.c", ROOM / "_files.c")
+SOURCES = {
+    "_native": [ROOM / "transforms" / name for name in ("_native.c", "_jpeg.c", "_samples.c")],
+    "_files": [ROOM / "_files.c"],
+}
 FLAGS = ["-O1", "-g", "-Wall", "-Wextra", "-Werror", "-ffp-contract=off", "-shared", "-fPIC"]
 CHECKS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
 
@@ -27,9 +29,9 @@ def build_and_run(count: int) -> int:
     compiler = os.environ.get("CC", "gcc")
     with tempfile.TemporaryDirectory() as folder:
         include = f"-I{sysconfig.get_paths()['include']}"
-        for source in SOURCES:
-            library = str(Path(folder) / f"{source.stem}.so")
-            subprocess.run([compiler, *FLAGS, *CHECKS, include, "-o", library, str(source)], check=True)
+        for name, sources in SOURCES.items():
+            library = str(Path(folder) / f"{name}.so")
+            subprocess.run([compiler, *FLAGS, *CHECKS, include, "-o", library, *map(str, sources)], check=True)
         names = ("libasan.so", "libubsan.so")
         loaded = [
             subprocess.run([compiler, f"-print-file-name={name}"], capture_output=True, text=True, check=True).stdout
@@ -63,6 +65,49 @@ def scan_headers(count: int) -> None:
         num_found += _native.scan_jpeg(bytes(data[: int(drawn.integers(0, len(data) + 1))])) is not None
     assert 0 < num_found < count
     sys.stdout.write(f"{count} headers, {num_found} of them usual: nothing found\n")
+
+
+def decode_files(count: int) -> None:
+    """JPEG files of many kinds, most of them cut short or with wrong bytes, and any part of them.
+
+    File and pixels are each in memory of their own, which ends with them.
+    """
+    import io
+
+    import _native
+    import numpy as np
+    from PIL import Image
+
+    drawn = np.random.default_rng(4)
+    num_made = num_broken = 0
+    for number in range(count):
+        if number % 10 == 0:  # another picture
+            height, width = (int(side) for side in drawn.integers(16, drawn.choice([40, 200]), 2))
+            grain = drawn.choice([1, 30, 256])
+            picture = drawn.integers(0, grain, (height, width, 3), np.uint8) + np.uint8(drawn.integers(0, 257 - grain))
+            options = {"quality": int(drawn.integers(1, 101)), "subsampling": int(drawn.integers(0, 3))}
+            more = drawn.choice([{}, {"optimize": True}, {"restart_marker_blocks": int(drawn.integers(1, 9))}])
+            stream = io.BytesIO()
+            Image.fromarray(picture).save(stream, "JPEG", **options, **more)
+            whole = stream.getvalue()
+        data = bytearray(whole)
+        is_whole = number % 10 < 2
+        if not is_whole:
+            scan = data.find(b"\xff\xda")
+            for _ in range(int(drawn.integers(1, 5))):
+                data[int(drawn.integers(*((2, scan) if drawn.random() < 0.5 else (scan, len(data)))))] = drawn.integers(
+                    256
+                )
+            if drawn.random() < 0.3:
+                del data[int(drawn.integers(2, len(data))) :]
+        top, left = int(drawn.integers(height)), int(drawn.integers(width))
+        part = top, left, int(drawn.integers(1, height - top + 1)), int(drawn.integers(1, width - left + 1))
+        found = _native.decode_jpeg(bytes(data), np.empty((height, width, 3), np.uint8), part)
+        assert found or not is_whole, "a file of the usual kind"
+        num_made += found
+        num_broken += not is_whole and not found
+    assert num_broken
+    sys.stdout.write(f"{count} JPEG files, {num_made} of them decoded, {num_broken} left to others: nothing found\n")
 
 
 def handle_files(count: int) -> None:
@@ -117,6 +162,7 @@ if __name__ == "__main__":
     given = parser.parse_args()
     if given.inside:
         scan_headers(10 * given.count)
+        decode_files(5 * given.count)
         handle_files(given.count)
         run(given.count)
     else:

@@ -44,7 +44,7 @@ def sources() -> set[str]:
     """What Python imports, and what it opens."""
     files = (path for path in (ROOT / "src").rglob("*") if path.is_file() and "__pycache__" not in path.parts)
     named = {path.relative_to(ROOT / "src").as_posix() for path in files}
-    return {name for name in named if name.startswith("sds/") and not name.endswith((".c", ".so"))}
+    return {name for name in named if name.startswith("sds/") and not name.endswith((".c", ".h", ".so"))}
 
 
 def files_of(wheel: Path) -> set[str]:
@@ -66,5 +66,6 @@ def test_without_a_compiler_it_is_built_without_the_compiled_part(tree: Path) ->
 def test_what_is_given_to_others_as_source_can_be_compiled(tree: Path) -> None:
     with tarfile.open(build(tree, "sdist")) as archive:
         names = archive.getnames()
-    assert {name.split("/")[-1] for name in names if name.endswith(".c")} == {"_files.c", "_native.c"}
+    found = {name.split("/")[-1] for name in names if name.endswith((".c", ".h"))}
+    assert found == {"_files.c", "_native.c", "_jpeg.c", "_samples.c", "_samples.h"}
     assert {"/".join(name.split("/")[2:]) for name in names} >= sources()

@@ -1,5 +1,5 @@
-/* Pixels without Python: antialiased resizing of uint8, to the bit what torch makes of it, from anywhere to anywhere;
-   and what a JPEG says of itself (at the end).
+/* Pixels without Python: antialiased resizing of uint8, to the bit what torch makes of it, from anywhere to anywhere. JPEG
+   files are in _jpeg.c.
 
    Comes in: pixels [h, w, c], whose rows may lie apart. Goes out: [c, H, W], without gaps. Every pixel of a resized row
    is a sum of a few pixels of the row as it was; taps say which, and how much each counts, in fixed point. Rows first,
@@ -354,48 +354,13 @@ done:
     Py_RETURN_NONE;
 }
 
-/* What segments are, by their markers; jpeg.py has the same. */
-static int is_frame(int marker) {
-    return marker >= 0xC0 && marker <= 0xCF && marker != 0xC4 && marker != 0xC8 && marker != 0xCC;
-}
-
-static int is_alone(int marker) { return marker == 0x01 || (marker >= 0xD0 && marker <= 0xD8); }
-
-enum { MAX_SEGMENTS = 1000 };
-
-/* What jpeg.py finds in a header, for those that are as most are. Others are None: it finds out itself what is odd. */
-static PyObject *scan_jpeg(PyObject *Py_UNUSED(module), PyObject *given) {
-    char *bytes;
-    Py_ssize_t size, position = 2;
-    if (PyBytes_AsStringAndSize(given, &bytes, &size) < 0) return NULL;
-    const uint8_t *data = (const uint8_t *)bytes, *frame = NULL, *exif = NULL;
-    int kind = 0, exif_length = 0;
-    for (int i = 0; position + 4 <= size; i++) {
-        const uint8_t *segment = data + position;
-        const int marker = segment[1], length = segment[2] << 8 | segment[3];
-        if (segment[0] != 0xFF || i == MAX_SEGMENTS) Py_RETURN_NONE;
-        if (marker == 0xDA || marker == 0xD9) break; /* start of scan, end of image */
-        if (marker == 0xFF || is_alone(marker)) {
-            position += marker == 0xFF ? 1 : 2;
-            continue;
-        }
-        position += 2 + length;
-        if (length < 2 || position > size) Py_RETURN_NONE;
-        if (is_frame(marker) && length >= 8 && frame == NULL) {
-            frame = segment + 4, kind = marker;
-        } else if (marker == 0xE1 && length >= 8 && memcmp(segment + 4, "Exif\0\0", 6) == 0) {
-            if (exif != NULL) Py_RETURN_NONE;
-            exif = segment + 4, exif_length = length - 2;
-        }
-    }
-    if (frame == NULL) Py_RETURN_NONE;
-    const int height = frame[1] << 8 | frame[2], width = frame[3] << 8 | frame[4];
-    return Py_BuildValue("iiiiNy#", height, width, frame[5], frame[0], PyBool_FromLong(kind % 4 == 2),
-                         (const char *)exif, (Py_ssize_t)exif_length);
-}
+/* JPEG's are in _jpeg.c. */
+PyObject *sds_scan_jpeg(PyObject *module, PyObject *data);
+PyObject *sds_decode_jpeg(PyObject *module, PyObject *args);
 
 static PyMethodDef methods[] = {
-    {"scan_jpeg", scan_jpeg, METH_O, "Height, width, components, bits, is progressive, EXIF; None if it is odd."},
+    {"scan_jpeg", sds_scan_jpeg, METH_O, "Height, width, components, bits, is progressive, EXIF; None if it is odd."},
+    {"decode_jpeg", sds_decode_jpeg, METH_VARARGS, "Makes a part of a picture [h, w, 3]; False if it is for others."},
     {"resample", resample, METH_VARARGS, "Resizes pixels [h, w, c] into a result [c, H, W]."},
     {NULL, NULL, 0, NULL},
 };

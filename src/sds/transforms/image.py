@@ -6,12 +6,15 @@ resizes fastest; what leaves ResizeImage (resize.py) is contiguous. Every step w
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from sds.transforms import jpeg, pillow
 from sds.transforms.base import SampleTransform, check_field, check_int, check_size, decode_error, require, wrong
+from sds.transforms.geometry import Box, Size
 from sds.transforms.pixels import check_colour, contiguous, to_tensor
 from sds.transforms.resize import ResizeImage
 from sds.transforms.source import read_bytes
@@ -25,10 +28,10 @@ MAX_PIXELS = 89_478_485  # Pillow's own limit of what is surely no decompression
 class DecodeImage(SampleTransform):
     """Decodes a path or bytes to a uint8 RGB tensor [3, h, w], upright.
 
-    JPEG goes through TurboJPEG, the rest (PNG, WebP, GIF's first frame, AVIF, BMP, TIFF, JPEG 2000, PPM, and CMYK JPEG)
-    through Pillow, HEIF (HEIC) through pillow-heif where that is installed. Grey and palette become RGB, 16 bits become
-    8, the EXIF orientation is applied, colour profiles are not. The tensor is a view of [h, w, 3] memory: ask for
-    `.contiguous()` if you need [3, h, w] memory.
+    JPEG goes through C of our own or TurboJPEG, which make the same of it; the rest (PNG, WebP, GIF's first frame,
+    AVIF, BMP, TIFF, JPEG 2000, PPM, and CMYK JPEG) through Pillow, HEIF (HEIC) through pillow-heif where that is
+    installed. Grey and palette become RGB, 16 bits become 8, the EXIF orientation is applied, colour profiles are not.
+    The tensor is a view of [h, w, 3] memory: ask for `.contiguous()` if you need [3, h, w] memory.
 
     Args:
         input_field: holds the path or the bytes.
@@ -74,29 +77,33 @@ class DecodeImage(SampleTransform):
         is_one = self.output_field == following.input_field == following.output_field
         return DecodeAndResize(self, following) if is_one else None
 
-    def pixels(self, sample: Sample, *, is_scratch: bool = False) -> npt.NDArray[np.uint8]:
+    def pixels(self, sample: Sample, part_of: Callable[[Size], Box] | None = None) -> npt.NDArray[np.uint8]:
         """The pixels of the input field, [h, w, 3] without gaps.
 
-        `is_scratch`: they are needed no longer than until this thread decodes again.
+        `part_of` tells of an image of some size which part is needed, and no longer than until this thread decodes
+        again: what lies around it may be anything. None: all of it, for as long as one likes.
         """
         max_bytes = 8 * self.max_pixels + 1_000_000  # raw 16-bit RGBA and its metadata
         data, path = read_bytes(sample, self.input_field, "image", max_bytes)
         try:
-            pixels = self._decode(data, is_scratch)  # [h, w, 3]
+            pixels = self._decode(data, part_of)  # [h, w, 3]
         except Exception as error:  # the boundary to foreign decoders, which raise anything
             reason = str(error).strip() or type(error).__name__
             raise decode_error(sample, "image", reason, field=self.input_field, path=path) from error
         # a flipped view has negative strides, which tensors cannot have
         return pixels if pixels.flags.c_contiguous else np.ascontiguousarray(pixels)
 
-    def _decode(self, data: bytes, is_scratch: bool) -> npt.NDArray[np.uint8]:
+    def _decode(self, data: bytes, part_of: Callable[[Size], Box] | None) -> npt.NDArray[np.uint8]:
         if data.startswith(b"\xff\xd8"):
             header = jpeg.scan(data)
             if header.height * header.width > self.max_pixels:
                 raise ValueError(f"{header.width} x {header.height} pixels are more than max_pixels={self.max_pixels}")
             turned = header.orientation >= 5
             size = (header.width, header.height) if turned else (header.height, header.width)  # upright
-            pixels = jpeg.decode(data, header, jpeg.reduction(size, self.min_size), is_scratch=is_scratch)
+            factor = jpeg.reduction(size, self.min_size)
+            is_plain = factor == 1 and header.orientation == 1
+            part = part_of(size) if part_of is not None and is_plain else None
+            pixels = jpeg.decode(data, header, factor, is_scratch=part_of is not None, part=part)
             if pixels is not None:
                 return jpeg.orient(pixels, header.orientation)
         return pillow.decode(data, self.max_pixels, self.background)
@@ -120,7 +127,7 @@ class DecodeAndResize(SampleTransform):
 
     def __call__(self, sample: Sample) -> Sample:
         """Decodes and resizes."""
-        pixels = self.decode.pixels(sample, is_scratch=True)  # [h, w, 3]
+        pixels = self.decode.pixels(sample, self.resize.part_of)  # [h, w, 3]
         sample[self.resize.output_field] = self.resize.of_pixels(sample, pixels)  # [3, *target]
         return sample
 

@@ -1,7 +1,8 @@
-"""JPEG bytes -> RGB pixels through TurboJPEG, and what a JPEG's header says, read by hand in microseconds.
+"""JPEG bytes -> RGB pixels by C of our own (_jpeg.c) or TurboJPEG, and what a JPEG's header says, in microseconds.
 
 Comes in: the whole file. Goes out: uint8 [h, w, 3], full size or halved up to three times. What is broken or cut short
-is a ValueError; what TurboJPEG cannot turn into RGB (CMYK, 12 bit, rare subsampling) is None, and left to Pillow.
+is a ValueError; what TurboJPEG cannot turn into RGB (CMYK, 12 bit, rare subsampling) is None, and left to Pillow. Our C
+makes what TurboJPEG would make, to the bit, of files as most are; all others, and all errors, are TurboJPEG's.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import simplejpeg
 
+from sds.transforms.geometry import Box
 from sds.transforms.native import native
 from sds.transforms.scratch import scratch
 
@@ -22,6 +24,8 @@ __all__ = ["Header", "decode", "orientation_of", "orient", "reduction", "scan"]
 # segments before the first (a large colour profile).
 MAX_SCANS = 500
 MAX_SEGMENTS = 5000
+
+_SMALL = 4096  # bytes of a file: of smaller ones, TurboJPEG has read the codes before our tables are made
 
 _SEGMENT = struct.Struct(">BBH").unpack_from  # 0xFF, the marker, and how long the rest is
 _FRAME = struct.Struct(">BHHB").unpack_from  # bits, height, width, components
@@ -130,7 +134,9 @@ def reduction(size: tuple[int, int], min_size: tuple[int, int] | None) -> int:
     return factor
 
 
-def decode(data: bytes, header: Header, factor: int = 1, *, is_scratch: bool = False) -> npt.NDArray[np.uint8] | None:
+def decode(
+    data: bytes, header: Header, factor: int = 1, *, is_scratch: bool = False, part: Box | None = None
+) -> npt.NDArray[np.uint8] | None:
     """Decodes to RGB [h, w, 3], each side divided by `factor` and rounded up; None if Pillow should try.
 
     Args:
@@ -138,6 +144,7 @@ def decode(data: bytes, header: Header, factor: int = 1, *, is_scratch: bool = F
         header: what `scan` found in it.
         factor: 1, 2, 4 or 8.
         is_scratch: the pixels are needed no longer than until this thread decodes again.
+        part: of the full size, what is needed; what lies around it may be anything. None: all of it.
 
     Raises:
         ValueError: the data is broken or ends early.
@@ -147,7 +154,10 @@ def decode(data: bytes, header: Header, factor: int = 1, *, is_scratch: bool = F
     if header.num_components == 4 or header.bits != 8:
         return None
     size = -(-header.height // factor), -(-header.width // factor)
-    memory = scratch("pixels", (*size, 3)).pixels if is_scratch else None
+    memory = scratch("pixels", (*size, 3)).pixels if is_scratch else np.empty((*size, 3), np.uint8)
+    is_for_native = factor == 1 and native is not None and len(data) >= _SMALL
+    if is_for_native and native.decode_jpeg(data, memory, part or (0, 0, *size)):
+        return memory
     try:
         return _decode(data, size, memory, strict=True)
     except ValueError as error:
@@ -160,7 +170,7 @@ def decode(data: bytes, header: Header, factor: int = 1, *, is_scratch: bool = F
 
 
 def _decode(
-    data: bytes, size: tuple[int, int], memory: npt.NDArray[np.uint8] | None, *, strict: bool
+    data: bytes, size: tuple[int, int], memory: npt.NDArray[np.uint8], *, strict: bool
 ) -> npt.NDArray[np.uint8]:
     height, width = size
     pixels: npt.NDArray[np.uint8] = simplejpeg.decode_jpeg(

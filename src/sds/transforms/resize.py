@@ -90,6 +90,12 @@ class ResizeImage(SampleTransform):
         sample[self.output_field] = contiguous(given) if is_there else self._resized(sample, given.numpy(), target)
         return sample
 
+    def part_of(self, size: geometry.Size) -> geometry.Box:
+        """The part of an image of this size that its result is made of, as far as one can tell without the sample."""
+        if self._fit != "crop" or self.random_resize is not None:
+            return 0, 0, *size
+        return geometry.crop_to_aspect(size, self._turned(self.resolution, size))
+
     def of_pixels(self, sample: Sample, pixels: npt.NDArray[Any]) -> torch.Tensor:
         """What becomes of an image [h, w, c]: [c, *target], in its place in the batch or in memory of its own."""
         height, width, _ = pixels.shape
@@ -117,6 +123,9 @@ class ResizeImage(SampleTransform):
             if weights.sum() > 0:
                 chosen = rng(sample, "resolution").choice(len(fitting), p=weights / weights.sum())
                 target = fitting[int(chosen)]
+        return self._turned(target, size)
+
+    def _turned(self, target: geometry.Size, size: geometry.Size) -> geometry.Size:
         return geometry.upright(size, target) if self.allow_vertical else target
 
     def _padded(self, image: npt.NDArray[Any], target: tuple[int, int]) -> torch.Tensor:
