@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DEMO := $(VENV)/.demo
 AZURITE := $(VENV)/.azurite
-NATIVE := src/sds/_files.c $(addprefix src/sds/transforms/,_native.c _jpeg.c _samples.c)
+NATIVE := src/sds/_files.c $(addprefix src/sds/transforms/,_native.c _header.c _jpeg.c _samples.c _header.h _samples.h)
 
 .PHONY: demo test setup azurite lint unit joined integration docs docs-test ray-test lance-test bigquery soak bench bench-quick bench-media bench-tensors fuzz fuzz-media sanitize reference clean
 
@@ -19,18 +19,18 @@ setup: $(READY)
 # torch is pinned by the constraints: a looser requirement pulls gigabytes of CUDA packages
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c .ci/constraints.txt
 # what was compiled before must not stay when it does not compile any more
-FORGET = rm -rf build $(wildcard $(NATIVE:.c=.*.so))
+FORGET = rm -rf build $(wildcard $(patsubst %.c,%.*.so,$(filter %.c,$(NATIVE))))
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 # the demo waits for what it needs and no more; whoever has the rest has this too
-$(DEMO): pyproject.toml .ci/constraints.txt $(NATIVE) src/sds/transforms/_samples.h | $(BIN)/python
+$(DEMO): pyproject.toml .ci/constraints.txt $(NATIVE) | $(BIN)/python
 	@$(FORGET)
 	$(INSTALL) -e '.[demo]'
 	touch $@
 
-$(READY): pyproject.toml .ci/constraints.txt $(NATIVE) src/sds/transforms/_samples.h | $(BIN)/python
+$(READY): pyproject.toml .ci/constraints.txt $(NATIVE) | $(BIN)/python
 	@$(FORGET)
 	$(INSTALL) -e '.[dev]'
 	$(BIN)/python -c 'import sds._files, sds.transforms._native'

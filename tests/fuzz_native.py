@@ -17,7 +17,7 @@ from pathlib import Path
 
 ROOM = Path(__file__).parents[1] / "src" / "sds"
 SOURCES = {
-    "_native": [ROOM / "transforms" / name for name in ("_native.c", "_jpeg.c", "_samples.c")],
+    "_native": [ROOM / "transforms" / name for name in ("_native.c", "_header.c", "_jpeg.c", "_samples.c")],
     "_files": [ROOM / "_files.c"],
 }
 FLAGS = ["-O1", "-g", "-Wall", "-Wextra", "-Werror", "-ffp-contract=off", "-shared", "-fPIC"]
@@ -78,8 +78,11 @@ def decode_files(count: int) -> None:
     import numpy as np
     from PIL import Image
 
+    if not _native.DECODES:
+        sys.stdout.write("JPEG files are others' on this processor\n")
+        return
     drawn = np.random.default_rng(4)
-    num_made = num_broken = 0
+    num_made = num_changed = 0
     for number in range(count):
         if number % 10 == 0:  # another picture
             height, width = (int(side) for side in drawn.integers(16, drawn.choice([40, 200]), 2))
@@ -89,7 +92,7 @@ def decode_files(count: int) -> None:
             more = drawn.choice([{}, {"optimize": True}, {"restart_marker_blocks": int(drawn.integers(1, 9))}])
             stream = io.BytesIO()
             Image.fromarray(picture).save(stream, "JPEG", **options, **more)
-            whole = stream.getvalue()
+            whole = stream.getvalue() + bytes(drawn.choice([0, 4096]))  # short ones with tables of their own are left
         data = bytearray(whole)
         is_whole = number % 10 < 2
         if not is_whole:
@@ -103,11 +106,11 @@ def decode_files(count: int) -> None:
         top, left = int(drawn.integers(height)), int(drawn.integers(width))
         part = top, left, int(drawn.integers(1, height - top + 1)), int(drawn.integers(1, width - left + 1))
         found = _native.decode_jpeg(bytes(data), np.empty((height, width, 3), np.uint8), part)
-        assert found or not is_whole, "a file of the usual kind"
+        assert found or not is_whole or len(data) < 4096, "a file of the usual kind"
         num_made += found
-        num_broken += not is_whole and not found
-    assert num_broken
-    sys.stdout.write(f"{count} JPEG files, {num_made} of them decoded, {num_broken} left to others: nothing found\n")
+        num_changed += found and not is_whole
+    assert 0 < num_changed < num_made < count
+    sys.stdout.write(f"{count} JPEG files, {num_made} of them decoded, {num_changed} though changed: nothing found\n")
 
 
 def handle_files(count: int) -> None:

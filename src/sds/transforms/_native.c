@@ -1,5 +1,5 @@
-/* Pixels without Python: antialiased resizing of uint8, to the bit what torch makes of it, from anywhere to anywhere. JPEG
-   files are in _jpeg.c.
+/* Pixels without Python: antialiased resizing of uint8, to the bit what torch makes of it, from anywhere to anywhere. (JPEG
+   files are in _jpeg.c, which is part of the same module.)
 
    Comes in: pixels [h, w, c], whose rows may lie apart. Goes out: [c, H, W], without gaps. Every pixel of a resized row
    is a sum of a few pixels of the row as it was; taps say which, and how much each counts, in fixed point. Rows first,
@@ -354,9 +354,10 @@ done:
     Py_RETURN_NONE;
 }
 
-/* JPEG's are in _jpeg.c. */
+/* JPEG files: _header.c, _jpeg.c and _samples.c. */
 PyObject *sds_scan_jpeg(PyObject *module, PyObject *data);
 PyObject *sds_decode_jpeg(PyObject *module, PyObject *args);
+int has_vectors(void);
 
 static PyMethodDef methods[] = {
     {"scan_jpeg", sds_scan_jpeg, METH_O, "Height, width, components, bits, is progressive, EXIF; None if it is odd."},
@@ -376,6 +377,7 @@ static int fill_module(PyObject *module) {
         Py_XDECREF(names);
         return -1;
     }
+    if (PyModule_AddObject(module, "DECODES", PyBool_FromLong(has_vectors())) < 0) return -1; /* JPEG files */
     return PyModule_AddIntConstant(module, "LONGEST", LONGEST);
 }
 

@@ -4,6 +4,7 @@ import numpy as np
 import numpy.typing as npt
 
 LONGEST: int
+DECODES: bool
 WAYS: tuple[str, ...]
 
 def scan_jpeg(data: bytes, /) -> tuple[int, int, int, int, bool, bytes | None] | None: ...

@@ -94,16 +94,19 @@ FAST INLINE int is_flat(const int16_t *block) {
 }
 
 FAST void make_samples(const Block *first, const Block *second) {
-    __m256i rows[8];
-    for (int i = 0; i < 8; i++) rows[i] = row_at(first, second, i);
-    transform(rows, 13 - 2); /* two bits more than samples have, in between */
-    /* such a block needs no transform down its columns. TurboJPEG makes none; with coefficients that are too large for
-       any picture, that shows: 16 bits overflow */
+    /* a block that is flat needs no transform down its columns. TurboJPEG makes none, and with coefficients that are too
+       large for any picture that shows: 16 bits overflow */
     const int is_first = is_flat(first->block), is_second = is_flat(second->block);
+    __m256i rows[8];
+    if (!is_first || !is_second) {
+        for (int i = 0; i < 8; i++) rows[i] = row_at(first, second, i);
+        transform(rows, 13 - 2); /* two bits more than samples have, in between */
+    }
     if (is_first || is_second) {
-        const __m256i mask = _mm256_set_m128i(_mm_set1_epi8((char)-is_second), _mm_set1_epi8((char)-is_first));
+        const __m256i low = _mm256_castsi128_si256(_mm_set1_epi8((char)-is_first));
+        const __m256i mask = _mm256_inserti128_si256(low, _mm_set1_epi8((char)-is_second), 1);
         const __m256i top = _mm256_slli_epi16(row_at(first, second, 0), 2);
-        for (int i = 0; i < 8; i++) rows[i] = _mm256_blendv_epi8(rows[i], top, mask);
+        for (int i = 0; i < 8; i++) rows[i] = is_first && is_second ? top : _mm256_blendv_epi8(rows[i], top, mask);
     }
     turn(rows);
     transform(rows, 13 + 2 + 3);

@@ -12,6 +12,8 @@
 #define FAST __attribute__((target("avx2,bmi2")))
 #endif
 
+#pragma GCC visibility push(hidden)
+
 enum { MARGIN = 64 }; /* bytes on either side of a row of samples, which are read, or written, and mean nothing */
 
 /* A block's coefficients [8, 8], what they are multiplied with, and where its samples go. */
@@ -50,4 +52,5 @@ void make_samples(const Block *first, const Block *second);
    Cr, along a row and along a column: 1 and 1, 2 and 1, or 2 and 2. */
 void make_rows(const Rows *rows, const Picture *picture, int y, int end, int across, int down);
 
+#pragma GCC visibility pop
 #endif

@@ -1,7 +1,7 @@
 """JPEG bytes -> RGB pixels by C of our own (_jpeg.c) or TurboJPEG, and what a JPEG's header says, in microseconds.
 
 Comes in: the whole file. Goes out: uint8 [h, w, 3], full size or halved up to three times. What is broken or cut short
-is a ValueError; what TurboJPEG cannot turn into RGB (CMYK, 12 bit, rare subsampling) is None, and left to Pillow. Our C
+is a ValueError; what TurboJPEG cannot turn into RGB (CMYK, 12 bit, rare layouts) is None, and left to Pillow. Our C
 makes what TurboJPEG would make, to the bit, of files as most are; all others, and all errors, are TurboJPEG's.
 """
 
@@ -25,14 +25,13 @@ __all__ = ["Header", "decode", "orientation_of", "orient", "reduction", "scan"]
 MAX_SCANS = 500
 MAX_SEGMENTS = 5000
 
-_SMALL = 4096  # bytes of a file: of smaller ones, TurboJPEG has read the codes before our tables are made
-
 _SEGMENT = struct.Struct(">BBH").unpack_from  # 0xFF, the marker, and how long the rest is
 _FRAME = struct.Struct(">BHHB").unpack_from  # bits, height, width, components
 _SOF = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}  # DHT, JPG and DAC lie among the start-of-frame markers
 _ALONE = {0x01, *range(0xD0, 0xD9)}  # TEM, RSTn and SOI have no length
-# What TurboJPEG reports of files that are whole all the same.
-_HARMLESS = ("extraneous bytes before marker 0xd9", "unknown JFIF revision")
+# What TurboJPEG reports of files that are whole all the same, and of those that Pillow decodes in spite of it.
+_HARMLESS = "extraneous bytes before marker 0xd9"
+_PILLOWS = ("subsampling", "unknown JFIF revision")
 
 
 class Header(NamedTuple):
@@ -155,16 +154,16 @@ def decode(
         return None
     size = -(-header.height // factor), -(-header.width // factor)
     memory = scratch("pixels", (*size, 3)).pixels if is_scratch else np.empty((*size, 3), np.uint8)
-    is_for_native = factor == 1 and native is not None and len(data) >= _SMALL
+    is_for_native = factor == 1 and native is not None and 0 not in size
     if is_for_native and native.decode_jpeg(data, memory, part or (0, 0, *size)):
         return memory
     try:
         return _decode(data, size, memory, strict=True)
     except ValueError as error:
         report = str(error)
-        if "subsampling" in report:  # a valid but rare layout that TurboJPEG does not know
+        if any(odd in report for odd in _PILLOWS):  # a rare layout, or a version that is none
             return None
-        if not any(harmless in report for harmless in _HARMLESS):
+        if _HARMLESS not in report:
             raise
     return _decode(data, size, memory, strict=False)
 

@@ -15,18 +15,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from sds.errors import DecodeError
 from sds.testing.media import draw_image
 from sds.transforms import DecodeImage, ResizeImage, jpeg
 from sds.transforms import _native as native
 from sds.transforms.base import join_neighbours
 
 UNTOUCHED = 77
+LONG = bytes(4096)  # behind the end of a file: short ones with tables of their own are TurboJPEG's
 SIDES = st.integers(16, 150) | st.sampled_from([16, 17, 31, 32, 33, 47, 48, 64, 65])
-BLACK = np.zeros((16, 16, 3), np.uint8)
-pytestmark = pytest.mark.skipif(
-    not native.decode_jpeg(simplejpeg.encode_jpeg(BLACK), BLACK.copy(), (0, 0, 1, 1)),
-    reason="this processor has no AVX2",
-)
+pytestmark = pytest.mark.skipif(not native.DECODES, reason="this processor has no AVX2")
 
 
 def picture(height: int, width: int, kind: str, seed: int = 0) -> np.ndarray:
@@ -82,7 +80,7 @@ options = st.fixed_dictionaries(
 )
 def test_it_is_what_turbojpeg_makes_to_the_bit(size, kind, seed, options, corners) -> None:
     height, width = size
-    data = encoded(picture(height, width, kind, seed), **options)
+    data = encoded(picture(height, width, kind, seed), **options) + LONG
     expected = by_turbojpeg(data)
     np.testing.assert_array_equal(by_us(data, size), expected)
     top, bottom = sorted(round(corner * (height - 1)) for corner in corners[:2])
@@ -129,6 +127,35 @@ def with_factors_of_16_bits() -> bytes:
     return PHOTO[:at] + b"\xff\xdb\x00\x83\x10" + factors + PHOTO[at + 69 :]
 
 
+def with_segments(*segments: tuple[int, bytes], after: int = 0xE0) -> bytes:
+    """The photo, with more segments behind one of its own."""
+    at = segment(PHOTO, after)
+    at += 2 + int.from_bytes(PHOTO[at + 2 : at + 4], "big")
+    new = b"".join(bytes([0xFF, marker]) + (len(body) + 2).to_bytes(2, "big") + body for marker, body in segments)
+    return PHOTO[:at] + new + PHOTO[at:]
+
+
+def profile(*pieces: tuple[int, int, bytes]) -> bytes:
+    return with_segments(*((0xE2, b"ICC_PROFILE\0" + bytes(piece[:2]) + piece[2]) for piece in pieces))
+
+
+USUAL = {
+    "a profile": profile((1, 1, bytes(200))),
+    "a profile in two pieces": profile((1, 2, bytes(200)), (2, 2, b"x")),
+    "something else in its place": with_segments((0xE2, b"MPF\0" + bytes(30)), (0xE1, b"http://"), (0xFE, b"said")),
+    "restarts in the header": PHOTO[:2] + b"\xff\xd3" + PHOTO[2:],
+    "fill bytes in the header": PHOTO[:2] + b"\xff\xff" + PHOTO[2:],
+    "no restarts, it says": with_segments((0xDD, b"\0\0")),
+    "tables that are not used": with_segments((0xDB, b"\x03" + bytes(range(1, 65))), (0xC4, b"\x11" + bytes(16))),
+    "bytes after the end": PHOTO + bytes(100),
+}
+
+
+@pytest.mark.parametrize("kind", USUAL)
+def test_what_most_files_have_beside_their_pixels(kind: str) -> None:
+    np.testing.assert_array_equal(by_us(USUAL[kind], (120, 160)), by_turbojpeg(USUAL[kind]))
+
+
 RARE = {
     "progressive": encoded(picture(120, 160, "drawn"), progressive=True),
     "grey": encoded(picture(120, 160, "drawn")[..., 0]),
@@ -139,18 +166,59 @@ RARE = {
     "extended": changed(0xC0, 1, 0xC1),
     "bytes after the codes": PHOTO[:-2] + b"\x12\x34" + PHOTO[-2:],
     "fill bytes at the end": PHOTO[:-2] + b"\xff" + PHOTO[-2:],
-    "bytes after the end": None,  # the only one that is ours
+    "pieces of a profile in another order": profile((2, 2, bytes(9)), (1, 2, bytes(9))),
 }
 
 
 @pytest.mark.parametrize("kind", RARE)
 def test_what_is_rare_is_left_to_turbojpeg(kind: str) -> None:
-    data = RARE[kind] or PHOTO + bytes(100)
-    header = jpeg.scan(data)
-    assert (by_us(data, (120, 160)) is None) == (kind != "bytes after the end")
+    data = RARE[kind]
+    assert by_us(data, (120, 160)) is None
     np.testing.assert_array_equal(
-        jpeg.decode(data, header), simplejpeg.decode_jpeg(data, "RGB", strict=False), err_msg="by whoever can"
+        jpeg.decode(data, jpeg.scan(data)), simplejpeg.decode_jpeg(data, "RGB", strict=False), err_msg="by whoever can"
     )
+
+
+REFUSED = {
+    "another beginning": PHOTO[:2] + b"\xff\xd8" + PHOTO[2:],
+    "no beginning": b"xx" + PHOTO[2:],
+    "a marker that means nothing": with_segments((0x29, b"who knows")),
+    "a profile of which a piece is missing": profile((1, 2, bytes(9))),
+    "a profile with a piece too many": profile((1, 1, bytes(9)), (2, 1, bytes(9))),
+    "a profile that is there twice": profile((1, 1, bytes(9)), (1, 1, bytes(9))),
+    "a profile with nothing in it": profile((1, 1, b"")),
+    "JFIF of a version that is none": changed(0xE0, 9, 2),
+    "no height": bytes(changed(0xC0, 6, 0)),
+    "a side that is too long": changed(0xC0, 5, 0xFF),
+    "no end": PHOTO[:-2],
+    "codes cut short": PHOTO[:-200] + PHOTO[-2:],
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_what_turbojpeg_refuses_is_not_taken(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = REFUSED[kind]
+    with pytest.raises(ValueError):
+        by_turbojpeg(data)
+    size = tuple(
+        int.from_bytes(data[k : k + 2], "big") for k in (data.find(b"\xff\xc0") + 5, data.find(b"\xff\xc0") + 7)
+    )
+    assert 0 in size or by_us(data, size) is None
+    with_c, without = [], []
+    for found in (with_c, without):
+        try:
+            found.append(DecodeImage("x")({"x": data})["x"].tolist())
+        except DecodeError as error:
+            found.append(str(error))
+        monkeypatch.setattr(jpeg, "native", None)
+    assert with_c == without
+
+
+def test_short_files_with_tables_of_their_own_are_turbojpegs() -> None:
+    pixels = picture(48, 64, "drawn")
+    assert by_us(encoded(pixels), (48, 64)) is not None
+    own = encoded(pixels, optimize=True)
+    assert len(own) < len(LONG) and by_us(own, (48, 64)) is None and by_us(own + LONG, (48, 64)) is not None
 
 
 def test_pictures_of_few_pixels_are_turbojpegs() -> None:
@@ -181,6 +249,146 @@ def test_what_is_taken_of_a_broken_file_is_what_turbojpeg_takes(changes, cut, is
     found = by_us(data, (48, 64))
     if found is not None:
         np.testing.assert_array_equal(found, by_turbojpeg(data))
+
+
+SEGMENTS = [
+    b"\xff\xd8",
+    b"\xff\xd9",
+    b"\xff\xd0",
+    b"\xff\x01",
+    b"\xff",
+    b"\xff\xdd\0\4\0\0",
+    b"\xff\xdd\0\4\0\2",
+    b"\xff\xdd\0\3\0",
+    b"\xff\xee\0\x0eAdobe\0\x64\0\0\0\0\1",
+    b"\xff\xee\0\x0eAdobe\0\x64\0\0\0\0\0",
+    b"\xff\xe2\0\x12ICC_PROFILE\0\1\1ab",
+    b"\xff\xe2\0\x12ICC_PROFILE\0\2\2ab",
+    b"\xff\xe2\0\x12ICC_PROFILE\0\1\2ab",
+    b"\xff\xfe\0\2",
+    b"\xff\x02\0\2",
+    b"\xff\xf0\0\2",
+]
+
+
+def split(data: bytes) -> list[bytes]:
+    """The segments of a header, and all that comes with the scan."""
+    found, at = [data[:2]], 2
+    while data[at + 1] != 0xDA:
+        end = at + 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+        found.append(data[at:end])
+        at = end
+    return [*found, data[at:]]
+
+
+OTHER = [
+    part for part in split(encoded(picture(48, 64, "noise"), quality=20, optimize=True)) if part[1] in (0xDB, 0xC4)
+]
+
+
+@settings(max_examples=600, deadline=None)
+@given(
+    steps=st.lists(
+        st.tuples(st.sampled_from(["insert", "drop", "double", "swap"]), st.integers(0, 20), st.integers(0, 20)),
+        min_size=1,
+        max_size=4,
+    ),
+    is_restarted=st.booleans(),
+)
+def test_segments_in_any_order_are_taken_only_as_turbojpeg_takes_them(steps, is_restarted) -> None:
+    parts = split(encoded(picture(48, 64, "drawn", 2), **({"restart_marker_blocks": 2} if is_restarted else {})))
+    for what, which, other in steps:
+        at = which % len(parts)
+        if what == "insert":
+            parts.insert(at, [*SEGMENTS, *OTHER][other % (len(SEGMENTS) + len(OTHER))])
+        elif what == "drop" and len(parts) > 1:
+            del parts[at]
+        elif what == "double":
+            parts.insert(other % len(parts), parts[at])
+        else:
+            parts[at], parts[other % len(parts)] = parts[other % len(parts)], parts[at]
+    data = b"".join(parts)
+    found = by_us(data, (48, 64))
+    if found is not None:
+        np.testing.assert_array_equal(found, by_turbojpeg(data))
+
+
+class Bits:
+    """Bits as a file has them: a 0 after each 0xFF, and ones at the end."""
+
+    def __init__(self) -> None:
+        self._text: list[str] = []
+
+    def add(self, value: int, num: int) -> None:
+        self._text.append(format(value, f"0{num}b") if num else "")
+
+    def told(self) -> bytes:
+        text = "".join(self._text)
+        text += "1" * (-len(text) % 8)
+        return int(text, 2).to_bytes(len(text) // 8, "big").replace(b"\xff", b"\xff\0")
+
+
+def made_up(drawn: np.random.Generator, height: int, width: int, across: int, down: int) -> bytes:
+    """A file that no encoder makes: any codes of up to 16 bits, any factors, any coefficients, however large."""
+    head = [b"\xff\xd8"]
+    for which in range(2):
+        factors = drawn.integers(1, drawn.choice([2, 256]), 64).astype("u1").tobytes()
+        head.append(b"\xff\xdb\0\x43" + bytes([which]) + factors)
+    sizes = height.to_bytes(2, "big") + width.to_bytes(2, "big")
+    head.append(b"\xff\xc0\0\x11\x08" + sizes + bytes([3, 1, across << 4 | down, 0, 2, 0x11, 1, 3, 0x11, 1]))
+    codes: dict[tuple[int, int], dict[int, tuple[int, int]]] = {}
+    for kind in range(2):
+        for which in range(2):
+            symbols = (
+                list(range(12)) if kind == 0 else [int(s) for s in drawn.permutation(256) if s & 15 or s in (0, 0xF0)]
+            )
+            symbols = [0, *drawn.permutation(symbols[1:])] if kind == 0 else [0, *(s for s in symbols if s)]
+            counts, left, at, code = [0] * 16, len(symbols), 0, 0
+            table = codes[kind, which] = {}
+            for length in range(1, 17):
+                free = (1 << length) - 1 - code  # all ones is no code
+                spare = max(0, free - 1)
+                num = min(
+                    left, spare if length == 16 else int(drawn.integers(0, min(spare, 3 if length < 9 else 40) + 1))
+                )
+                for symbol in symbols[at : at + num]:
+                    table[int(symbol)] = code, length
+                    code += 1
+                counts[length - 1], at, left, code = num, at + num, left - num, code << 1
+            told = bytes(counts) + bytes(int(symbol) for symbol in symbols[:at])
+            head.append(b"\xff\xc4" + (3 + len(told)).to_bytes(2, "big") + bytes([kind << 4 | which]) + told)
+    head.append(b"\xff\xda\0\x0c\3\1\0\2\x11\3\x11\0\x3f\0")
+    bits = Bits()
+    for _ in range(-(-height // (8 * down)) * -(-width // (8 * across))):
+        for component in [*[0] * (across * down), 1, 1]:
+            of_dc, of_ac = codes[0, component], codes[1, component]
+            size = int(drawn.choice(list(of_dc)))
+            bits.add(*of_dc[size])
+            bits.add(int(drawn.integers(1 << size)), size)
+            k = 1
+            while k < 64:
+                symbol = int(drawn.choice(list(of_ac)))
+                run, size = symbol >> 4, symbol & 15
+                if (size == 0 and symbol != 0xF0) or k + run > 63:
+                    if 0 not in of_ac:
+                        continue
+                    bits.add(*of_ac[0])
+                    break
+                bits.add(*of_ac[symbol])
+                bits.add(int(drawn.integers(1 << size)), size)
+                k += run + 1
+    return b"".join(head) + bits.told() + b"\xff\xd9" + LONG
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_files_that_no_encoder_makes(seed: int) -> None:
+    drawn = np.random.default_rng(seed)
+    across, down = [(1, 1), (2, 1), (2, 2)][seed % 3]
+    size = int(drawn.integers(60, 90)), int(drawn.integers(60, 90))
+    data = made_up(drawn, *size, across, down)
+    found = by_us(data, size)
+    assert found is not None
+    np.testing.assert_array_equal(found, by_turbojpeg(data))
 
 
 def test_a_file_that_is_cut_short_is_never_taken_whatever_the_part() -> None:
