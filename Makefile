@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DEMO := $(VENV)/.demo
 AZURITE := $(VENV)/.azurite
-NATIVE := src/sds/_files.c $(addprefix src/sds/transforms/,_native.c _header.c _jpeg.c _samples.c _header.h _samples.h)
+NATIVE := src/sds/_files.c $(addprefix src/sds/transforms/,_native.c _header.c _jpeg.c _samples.c _native.h _header.h _samples.h)
 
 .PHONY: demo test setup azurite lint unit joined integration docs docs-test ray-test lance-test bigquery soak bench bench-quick bench-media bench-tensors fuzz fuzz-media sanitize reference clean
 

@@ -67,5 +67,14 @@ def test_what_is_given_to_others_as_source_can_be_compiled(tree: Path) -> None:
     with tarfile.open(build(tree, "sdist")) as archive:
         names = archive.getnames()
     found = {name.split("/")[-1] for name in names if name.endswith((".c", ".h"))}
-    assert found == {"_files.c", "_native.c", "_header.c", "_header.h", "_jpeg.c", "_samples.c", "_samples.h"}
+    assert found == {
+        "_files.c",
+        "_native.c",
+        "_native.h",
+        "_header.c",
+        "_header.h",
+        "_jpeg.c",
+        "_samples.c",
+        "_samples.h",
+    }
     assert {"/".join(name.split("/")[2:]) for name in names} >= sources()

@@ -3,15 +3,14 @@
    Comes in: a whole file. Goes out: what jpeg.py asks for; sizes, tables and where the codes begin, for _jpeg.c. Whatever
    is rare, odd or broken is left to others, and so is whatever TurboJPEG warns of: nothing here says what is wrong. */
 
-#define PY_SSIZE_T_CLEAN
+#include "_native.h"
+
 #include "_header.h"
 
-#include <Python.h>
-#include <pthread.h>
 #include <string.h>
 
 enum { APP0 = 0xE0, APP1, APP2, APP14 = 0xEE, APP15, COM = 0xFE };
-enum { MAX_SEGMENTS = 1000, LONGEST = 65500 }; /* pixels of a side that TurboJPEG takes */
+enum { MAX_SEGMENTS = 1000, MAX_SIDE = 65500 }; /* TurboJPEG takes no longer ones */
 
 /* What segments are, by their markers; jpeg.py has the same. */
 static int is_frame(int marker) {
@@ -79,6 +78,8 @@ PyObject *sds_scan_jpeg(PyObject *Py_UNUSED(module), PyObject *given) {
 }
 
 #ifdef VECTORS
+#include <pthread.h>
+
 /* ------------------------------------------------------------------------------------------------- tables of codes */
 
 enum { SMALL = 4096 };   /* bytes of a file: TurboJPEG has decoded it before tables of its own are made */
@@ -206,7 +207,7 @@ static int read_frame(File *file, Segment found) {
     if (file->width || found.length != 15 || data[0] != 8 || data[5] != 3) return -1;
     file->height = word_at(data + 1), file->width = word_at(data + 3);
     file->across = data[7] >> 4, file->down = data[7] & 15;
-    if (file->height < 16 || file->width < 16 || file->height > LONGEST || file->width > LONGEST) return -1;
+    if (file->height < 16 || file->width < 16 || file->height > MAX_SIDE || file->width > MAX_SIDE) return -1;
     if (file->across < 1 || file->across > 2 || file->down < 1 || file->down > file->across) return -1;
     if (data[10] != 0x11 || data[13] != 0x11) return -1;
     for (int i = 0; i < 3; i++) {
@@ -234,7 +235,8 @@ static int read_adobe(Segment found) { return begins_with(found, "Adobe", 5, 12)
 static int read_profile(File *file, Segment found) {
     if (!begins_with(found, "ICC_PROFILE", 12, 14)) return 0;
     const int number = found.data[12], num = found.data[13];
-    if (found.length == 14 || number != file->num_profiles + 1 || (file->num_told && file->num_told != num)) return -1;
+    if (found.length == 14 || number != file->num_profiles + 1 || number > num) return -1;
+    if (file->num_profiles && file->num_told != num) return -1;
     file->num_profiles = number, file->num_told = num;
     return 0;
 }

@@ -1,4 +1,4 @@
-/* JPEG files as most are -> RGB pixels, to the bit what TurboJPEG makes of them, in two thirds of its time or less.
+/* JPEG files as most are -> RGB pixels, to the bit what TurboJPEG makes of them, in less time (about two thirds).
 
    Comes in: a whole file: baseline, 8 bits, Y, Cb and Cr in one scan, chroma as fine as luma, half as fine along the
    rows, or both ways; and a processor with AVX2. Goes out: [h, w, 3], of which only a part must be made. Whatever is
@@ -8,11 +8,15 @@
    A row of blocks at a time, so that what is made is still near when it is used: codes become coefficients here,
    coefficients samples, and samples pixels in _samples.c. */
 
-#define PY_SSIZE_T_CLEAN
+#include "_native.h"
+
 #include "_header.h"
 
-#include <Python.h>
 #include <string.h>
+
+int sds_fill_jpeg(PyObject *module) {
+    return PyModule_AddObject(module, "DECODES", PyBool_FromLong(has_vectors()));
+}
 
 #ifndef VECTORS
 PyObject *sds_decode_jpeg(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(args)) { Py_RETURN_FALSE; }

@@ -9,8 +9,8 @@
    their side and back, which also sorts the channels; so `blend` is all there is to calculate. Python's lock is let go
    of once. */
 
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
+#include "_native.h"
+
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
@@ -354,11 +354,6 @@ done:
     Py_RETURN_NONE;
 }
 
-/* JPEG files: _header.c, _jpeg.c and _samples.c. */
-PyObject *sds_scan_jpeg(PyObject *module, PyObject *data);
-PyObject *sds_decode_jpeg(PyObject *module, PyObject *args);
-int has_vectors(void);
-
 static PyMethodDef methods[] = {
     {"scan_jpeg", sds_scan_jpeg, METH_O, "Height, width, components, bits, is progressive, EXIF; None if it is odd."},
     {"decode_jpeg", sds_decode_jpeg, METH_VARARGS, "Makes a part of a picture [h, w, 3]; False if it is for others."},
@@ -377,8 +372,7 @@ static int fill_module(PyObject *module) {
         Py_XDECREF(names);
         return -1;
     }
-    if (PyModule_AddObject(module, "DECODES", PyBool_FromLong(has_vectors())) < 0) return -1; /* JPEG files */
-    return PyModule_AddIntConstant(module, "LONGEST", LONGEST);
+    return sds_fill_jpeg(module) < 0 ? -1 : PyModule_AddIntConstant(module, "LONGEST", LONGEST);
 }
 
 static PyModuleDef_Slot slots[] = {
