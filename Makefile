@@ -132,4 +132,5 @@ reference: $(READY)
 	SDS_UPDATE_DOCS=1 $(BIN)/python -m pytest tests/docs/test_pages.py -k docstrings -q
 
 clean:
-	rm -rf $(VENV) build src/*.egg-info src/sds/transforms/*.so .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache site
+	$(FORGET)
+	rm -rf $(VENV) src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache site

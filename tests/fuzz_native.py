@@ -98,9 +98,8 @@ def decode_files(count: int) -> None:
         if not is_whole:
             scan = data.find(b"\xff\xda")
             for _ in range(int(drawn.integers(1, 5))):
-                data[int(drawn.integers(*((2, scan) if drawn.random() < 0.5 else (scan, len(data)))))] = drawn.integers(
-                    256
-                )
+                first, end = (2, scan) if drawn.random() < 0.5 else (scan, len(data))
+                data[int(drawn.integers(first, end))] = drawn.integers(256)
             if drawn.random() < 0.3:
                 del data[int(drawn.integers(2, len(data))) :]
         top, left = int(drawn.integers(height)), int(drawn.integers(width))

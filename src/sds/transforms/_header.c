@@ -1,10 +1,10 @@
 /* What a JPEG file says before its codes: its size for anybody, and all of it for those that are as most are.
 
-   Comes in: a whole file. Goes out: what jpeg.py asks for; sizes, tables and where the codes begin, for _jpeg.c. Whatever
-   is rare, odd or broken is left to others, and so is whatever TurboJPEG warns of: nothing here says what is wrong. */
+   Comes in: a whole file. Goes out: what jpeg.py asks for; sizes, tables and where the codes begin, for _jpeg.c.
+   Whatever is rare, odd or broken is left to others, and so is whatever TurboJPEG warns of: nothing here says what is
+   wrong. */
 
-#include "_native.h"
-
+#include "_native.h" /* first, since Python's header must be */
 #include "_header.h"
 
 #include <string.h>
@@ -172,8 +172,8 @@ static const Codes *codes_of(File *file, int which, int is_small) {
     const uint8_t *told = file->told[which];
     if (!told) return NULL;
     pthread_once(&usual_once, make_usual);
-    for (int i = which < AC ? DC : AC, end = i + 2; i < end; i++) /* the counts tell how many symbols there are */
-        if (memcmp(told, usual[i], 16) == 0 && memcmp(told, usual[i], 16 + num_symbols(told)) == 0) return &usual_codes[i];
+    for (int i = which < AC ? DC : AC, end = i + 2; i < end; i++) /* with the same counts there are as many symbols */
+        if (!memcmp(told, usual[i], 16) && !memcmp(told, usual[i], 16 + num_symbols(told))) return &usual_codes[i];
     return is_small || make_codes(&file->made[which], told, which < AC) < 0 ? NULL : &file->made[which];
 }
 

@@ -8,8 +8,7 @@
    A row of blocks at a time, so that what is made is still near when it is used: codes become coefficients here,
    coefficients samples, and samples pixels in _samples.c. */
 
-#include "_native.h"
-
+#include "_native.h" /* first, since Python's header must be */
 #include "_header.h"
 
 #include <string.h>
@@ -164,7 +163,8 @@ static void widen(const File *file, const Rows *rows, int y) {
 }
 
 /* All that is wanted of the picture; -1 if the codes are not as they should be. */
-FAST INLINE int decode_by(Scan *scan, const File *file, const Rows *rows, const Picture *picture, int across, int down) {
+FAST INLINE int decode_by(Scan *scan, const File *file, const Rows *rows, const Picture *picture, int across,
+                          int down) {
     const int num = across * down + 2, high = 8 * down;
     /* groups with samples that are blended into what is wanted: one of chroma more on each side, and two rows */
     const int before = picture->left / across - 1, after = (picture->right - 1) / across + 1;
@@ -176,7 +176,8 @@ FAST INLINE int decode_by(Scan *scan, const File *file, const Rows *rows, const 
         const int is_wanted = y * high < picture->bottom + 2 && (y + 1) * high > picture->top - 2;
         for (int x = 0; x < file->num_across; x++, left--) {
             if (file->interval && left == 0) {
-                if (num_left(&scan->reader) || scan->marker != RST0 + num_restarts++ % 8 || read_on(scan) < 0) return -1;
+                const int is_next = scan->marker == RST0 + num_restarts++ % 8;
+                if (num_left(&scan->reader) || !is_next || read_on(scan) < 0) return -1;
                 memset(dc, 0, sizeof dc);
                 left = file->interval;
             }
@@ -244,7 +245,7 @@ PyObject *sds_decode_jpeg(PyObject *Py_UNUSED(module), PyObject *args) {
     const Py_ssize_t *shape = result.shape;
     if (result.ndim != 3 || strcmp(result.format, "B") || shape[2] != 3 || picture.top < 0 || picture.left < 0 ||
         height < 1 || width < 1 || height > shape[0] - picture.top || width > shape[1] - picture.left) {
-        PyErr_SetString(PyExc_ValueError, "pixels are uint8 [h, w, 3], and the part (top, left, height, width) of them");
+        PyErr_SetString(PyExc_ValueError, "pixels are uint8 [h, w, 3], the part (top, left, height, width) of them");
     } else if (has_vectors() && shape[0] <= INT_MAX && shape[1] <= INT_MAX) {
         picture.pixels = result.buf, picture.height = (int)shape[0], picture.width = (int)shape[1];
         picture.bottom = picture.top + height, picture.right = picture.left + width;

@@ -1,5 +1,5 @@
-/* Pixels without Python: antialiased resizing of uint8, to the bit what torch makes of it, from anywhere to anywhere. (JPEG
-   files are in _jpeg.c, which is part of the same module.)
+/* Pixels without Python: antialiased resizing of uint8, to the bit what torch makes of it, from anywhere to anywhere.
+   (JPEG files are in _jpeg.c, which is part of the same module.)
 
    Comes in: pixels [h, w, c], whose rows may lie apart. Goes out: [c, H, W], without gaps. Every pixel of a resized row
    is a sum of a few pixels of the row as it was; taps say which, and how much each counts, in fixed point. Rows first,

@@ -47,7 +47,7 @@ FAST INLINE void transform(__m256i rows[8], int shift) {
     const __m256i zero = _mm256_setzero_si256(), half = _mm256_set1_epi32(1 << (shift - 1));
     const __m256i sum04 = ADD_WORDS(rows[0], rows[4]), difference04 = _mm256_sub_epi16(rows[0], rows[4]);
     const __m256i sum73 = ADD_WORDS(rows[7], rows[3]), sum51 = ADD_WORDS(rows[5], rows[1]);
-    __m256i even[2][4], odd[2][4]; /* of the low and the high words: the part that is added, and the one on either side */
+    __m256i even[2][4], odd[2][4]; /* of low and high words: what two results share; what is added, or taken away */
     for (int i = 0; i < 2; i++) {
 #define MEET(a, b) (i ? _mm256_unpackhi_epi16(a, b) : _mm256_unpacklo_epi16(a, b))
         const __m256i in26 = MEET(rows[2], rows[6]), in71 = MEET(rows[7], rows[1]), in53 = MEET(rows[5], rows[3]);
@@ -94,8 +94,8 @@ FAST INLINE int is_flat(const int16_t *block) {
 }
 
 FAST void make_samples(const Block *first, const Block *second) {
-    /* a block that is flat needs no transform down its columns. TurboJPEG makes none, and with coefficients that are too
-       large for any picture that shows: 16 bits overflow */
+    /* a block that is flat needs no transform down its columns. TurboJPEG makes none, and with coefficients that are
+       too large for any picture that shows: 16 bits overflow */
     const int is_first = is_flat(first->block), is_second = is_flat(second->block);
     __m256i rows[8];
     if (!is_first || !is_second) {
@@ -147,7 +147,7 @@ FAST INLINE Chroma chroma_at(const uint8_t *here, const uint8_t *beside, int acr
         return (Chroma){_mm256_sub_epi16(_mm256_unpacklo_epi8(bytes, zero), middle),
                         _mm256_sub_epi16(_mm256_unpackhi_epi8(bytes, zero), middle)};
     }
-    __m256i even, odd; /* what is between two samples is nearer to one of them: three parts of it, and one of the other */
+    __m256i even, odd; /* what is between two samples is nearer to one of them: three parts of it, one of the other */
     if (down == 1) {
         const __m256i most = threefold(words_at(here));
         even = ADD_WORDS(ADD_WORDS(most, words_at(here - 1)), _mm256_set1_epi16(1));

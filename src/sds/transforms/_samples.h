@@ -1,4 +1,4 @@
-/* What a JPEG's blocks become: samples, then pixels (_samples.c). All of it is AVX2's vectors: ask `has_vectors` before. */
+/* What a JPEG's blocks become: samples, then pixels (_samples.c). All of it is AVX2's: ask `has_vectors` before. */
 
 #ifndef SDS_SAMPLES_H
 #define SDS_SAMPLES_H

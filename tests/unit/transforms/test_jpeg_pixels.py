@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-import threading
-import time
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+import compiled
 from sds.errors import DecodeError
 from sds.testing.media import draw_image
 from sds.transforms import DecodeImage, ResizeImage, jpeg
@@ -107,12 +107,24 @@ def test_what_photoshop_writes() -> None:
     assert by_us(data.replace(adobe, adobe[:-1] + b"\x00"), (120, 160)) is None  # RGB, it says
 
 
+def split(data: bytes) -> list[bytes]:
+    """The segments of a header, and all that comes with the scan."""
+    found, at = [data[:2]], 2
+    while data[at + 1] != 0xDA:
+        end = at + 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+        found.append(data[at:end])
+        at = end
+    return [*found, data[at:]]
+
+
 def segment(data: bytes, marker: int) -> int:
     """Where the first segment of this kind begins."""
-    at = 2
-    while data[at + 1] != marker:
-        at += 2 + int.from_bytes(data[at + 2 : at + 4], "big")
-    return at
+    at = 0
+    for part in split(data):
+        if part[1] == marker:
+            return at
+        at += len(part)
+    raise ValueError(f"there is none: {marker:#x}")
 
 
 def changed(marker: int, offset: int, value: int) -> bytes:
@@ -180,8 +192,8 @@ def test_what_is_rare_is_left_to_turbojpeg(kind: str) -> None:
 
 
 LONGEST = encoded(picture(16, 65500, "flat"), subsampling=0)
-at = segment(LONGEST, 0xC0) + 7
-TOO_LONG = LONGEST[:at] + (65501).to_bytes(2, "big") + LONGEST[at + 2 :]  # as many blocks as before
+WIDTH = segment(LONGEST, 0xC0) + 7
+TOO_LONG = LONGEST[:WIDTH] + (65501).to_bytes(2, "big") + LONGEST[WIDTH + 2 :]  # as many blocks as before
 
 
 def test_the_longest_side() -> None:
@@ -282,19 +294,8 @@ SEGMENTS = [
 ]
 
 
-def split(data: bytes) -> list[bytes]:
-    """The segments of a header, and all that comes with the scan."""
-    found, at = [data[:2]], 2
-    while data[at + 1] != 0xDA:
-        end = at + 2 + int.from_bytes(data[at + 2 : at + 4], "big")
-        found.append(data[at:end])
-        at = end
-    return [*found, data[at:]]
-
-
-OTHER = [
-    part for part in split(encoded(picture(48, 64, "noise"), quality=20, optimize=True)) if part[1] in (0xDB, 0xC4)
-]
+OTHER = encoded(picture(48, 64, "noise"), quality=20, optimize=True)
+SEGMENTS += [part for part in split(OTHER) if part[1] in (0xDB, 0xC4)]
 
 
 @settings(max_examples=600, deadline=None)
@@ -311,7 +312,7 @@ def test_segments_in_any_order_are_taken_only_as_turbojpeg_takes_them(steps, is_
     for what, which, other in steps:
         at = which % len(parts)
         if what == "insert":
-            parts.insert(at, [*SEGMENTS, *OTHER][other % (len(SEGMENTS) + len(OTHER))])
+            parts.insert(at, SEGMENTS[other % len(SEGMENTS)])
         elif what == "drop" and len(parts) > 1:
             del parts[at]
         elif what == "double":
@@ -350,21 +351,19 @@ def made_up(drawn: np.random.Generator, height: int, width: int, across: int, do
     codes: dict[tuple[int, int], dict[int, tuple[int, int]]] = {}
     for kind in range(2):
         for which in range(2):
-            symbols = list(range(12)) if kind == 0 else [int(s) for s in drawn.permutation(256)]
-            symbols = [0, *drawn.permutation(symbols[1:])] if kind == 0 else [0, *(s for s in symbols if s)]
+            symbols = [0, *(1 + drawn.permutation(255 if kind else 11)).tolist()]
             counts, left, at, code = [0] * 16, len(symbols), 0, 0
             table = codes[kind, which] = {}
             for length in range(1, 17):
-                free = (1 << length) - 1 - code  # all ones is no code
-                spare = max(0, free - 1)
+                spare = max(0, (1 << length) - 2 - code)  # all ones is no code, and there must be longer ones
                 num = min(
                     left, spare if length == 16 else int(drawn.integers(0, min(spare, 3 if length < 9 else 40) + 1))
                 )
                 for symbol in symbols[at : at + num]:
-                    table[int(symbol)] = code, length
+                    table[symbol] = code, length
                     code += 1
                 counts[length - 1], at, left, code = num, at + num, left - num, code << 1
-            told = bytes(counts) + bytes(int(symbol) for symbol in symbols[:at])
+            told = bytes(counts) + bytes(symbols[:at])
             head.append(b"\xff\xc4" + (3 + len(told)).to_bytes(2, "big") + bytes([kind << 4 | which]) + told)
     head.append(b"\xff\xda\0\x0c\3\1\0\2\x11\3\x11\0\x3f\0")
     bits = Bits()
@@ -432,13 +431,8 @@ def test_what_does_not_fit_is_an_error() -> None:
 def test_it_lets_go_of_python() -> None:
     data = encoded(picture(3000, 3000, "noise"), quality=95, subsampling=0)
     memory = np.empty((3000, 3000, 3), np.uint8)
-    thread = threading.Thread(target=lambda: [native.decode_jpeg(data, memory, (0, 0, 3000, 3000)) for _ in range(4)])
-    thread.start()
-    num_turns = 0
-    while thread.is_alive():
-        time.sleep(0.001)
-        num_turns += 1
-    assert num_turns > 20
+    work = partial(native.decode_jpeg, data, memory, (0, 0, 3000, 3000))
+    assert compiled.num_turns(lambda: [work() for _ in range(4)]) > 20
 
 
 @pytest.mark.parametrize("orientation", [1, 6])
